@@ -4,8 +4,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from megatron.errors import UserError
 
-class ConfigError(Exception):
+
+class ConfigError(UserError):
     """A user's mistake in a configuration: says what is wrong, where (file, key, line) and what to do."""
 
 
