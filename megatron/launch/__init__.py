@@ -1,0 +1,1 @@
+"""How a run comes to life: the command line, the processes, the exit codes."""

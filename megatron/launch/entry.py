@@ -1,0 +1,51 @@
+"""What every entry point shares: read the command line, check the whole configuration, and turn errors into messages and exit codes."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from megatron.attention.choose import check_backend
+from megatron.config import Config, load_config
+from megatron.config.command_line import parse_command_line
+from megatron.config.derive import complete
+from megatron.errors import UserError
+from megatron.launch import exit_codes
+from megatron.parallel.devices import visible_gpus
+from megatron.parallel.environment import find_place
+
+SECONDS_FOR_RANK_0_TO_SPEAK = 5.0
+
+
+def read_run(argv: Sequence[str], world_size: int | None = None) -> Config:
+    """Command line -> a complete, checked configuration, without importing torch.
+
+    `world_size` is the number of processes; None takes it from the launcher's environment (1 for a plain `python train.py`).
+    """
+    paths, directory, overrides, _ = parse_command_line(argv)
+    config = load_config(paths, overrides, directory)
+    cuda = uses_cuda(config)
+    config = complete(config, find_place().world_size if world_size is None else world_size, cuda=cuda)
+    check_backend(config)
+    return config
+
+
+def uses_cuda(config: Config) -> bool:
+    """Whether the run's processes take GPUs."""
+    return config.launch.device != "cpu" and visible_gpus() > 0
+
+
+def run_entry(main: Callable[[list[str]], int]) -> None:
+    """Call `main(argv)` and exit with its code. A UserError becomes one message, once, whatever the number of processes."""
+    try:
+        code = main(sys.argv[1:])
+    except UserError as error:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the launcher ends the other ranks; let it
+        rank = find_place().rank
+        if rank != 0:  # usually every rank found the same mistake and rank 0 speaks for all: be ended while waiting for it
+            time.sleep(SECONDS_FOR_RANK_0_TO_SPEAK)
+        print(f"error{f' on rank {rank}' if rank else ''}: {error}", file=sys.stderr, flush=True)
+        code = exit_codes.USER_ERROR
+    except KeyboardInterrupt:
+        code = exit_codes.FAILED
+    sys.exit(code)

@@ -1,0 +1,99 @@
+"""Start one process per device on this machine, pass signals on, and end all of them when one fails. Needs no hostfile and no ssh."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from megatron.launch import exit_codes
+
+GRACE_SECONDS = 30.0  # between asking the other processes to stop and killing them
+POLL_SECONDS = 0.05
+
+
+def launch_local(command: Sequence[str], processes: int, *, master_addr: str, master_port: int | None, threads: int) -> int:
+    """Run `command` `processes` times and wait. Returns the exit code of the first process that failed, else 0."""
+    port = master_port or free_port()
+    children = [
+        subprocess.Popen(command, env=child_environment(rank, processes, master_addr, port, threads), preexec_fn=die_with_parent)
+        for rank in range(processes)
+    ]
+    forward_signals(children)
+    return wait_for_all(children)
+
+
+def child_environment(rank: int, processes: int, master_addr: str, port: int, threads: int) -> dict[str, str]:
+    """The parent's environment and torchrun's variables."""
+    return {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": master_addr,
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def die_with_parent() -> None:
+    """In a child on Linux: be ended when the launcher is, even by kill -9."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def forward_signals(children: Sequence[subprocess.Popen]) -> None:
+    """SIGTERM and SIGUSR1 go on to every process. Ctrl-C reaches them from the terminal; here it only must not end the wait."""
+
+    def forward(number: int, _frame: object) -> None:
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(number)
+
+    signal.signal(signal.SIGTERM, forward)
+    signal.signal(signal.SIGUSR1, forward)
+    signal.signal(signal.SIGINT, lambda *_: None)
+
+
+def wait_for_all(children: Sequence[subprocess.Popen]) -> int:
+    """Wait; after the first failure give the others GRACE_SECONDS to stop, then kill them."""
+    failed: int | None = None
+    deadline = float("inf")
+    while any(child.poll() is None for child in children):
+        if failed is None:
+            codes = [child.returncode for child in children if child.returncode]
+            if codes:
+                failed = codes[0]
+                stopping = failed == exit_codes.STOPPED_RESUME_ME  # the others are about to stop by themselves
+                deadline = time.monotonic() + GRACE_SECONDS
+                if not stopping:
+                    send_all(children, signal.SIGTERM)
+                    deadline = time.monotonic() + (2.0 if failed == exit_codes.USER_ERROR else GRACE_SECONDS / 3)
+        elif time.monotonic() > deadline:
+            send_all(children, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+    codes = [child.returncode for child in children if child.returncode]
+    first = failed if failed is not None else (codes[0] if codes else 0)
+    if first < 0:
+        print(f"deepy.py: a process was ended by {signal.Signals(-first).name}; the others were stopped.", file=sys.stderr)
+    return exit_codes.from_child(first)
+
+
+def send_all(children: Sequence[subprocess.Popen], number: int) -> None:
+    """Send a signal to those still running."""
+    for child in children:
+        if child.poll() is None:
+            child.send_signal(number)

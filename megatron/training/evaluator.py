@@ -1,0 +1,59 @@
+"""Evaluation inside a run: which lengths, how much text, when; one line per length into the metrics."""
+
+from typing import Any
+
+from megatron.config import Config
+from megatron.data.build import Data
+from megatron.errors import UserError
+from megatron.evaluation.last_tokens import LengthResult, choose_places, evaluate_lengths
+from megatron.evaluation.report import table
+from megatron.monitor.metrics import Metrics
+from megatron.monitor.progress import Progress, track
+from megatron.parallel.distributed import Processes
+
+
+class Evaluator:
+    """Holds the fixed places of each split, so that every evaluation of a run scores the same text."""
+
+    def __init__(self, config: Config, data: Data, processes: Processes):
+        """Raises UserError, before anything expensive, where a split that is to be evaluated is empty or too short."""
+        keys = config.evaluation
+        self.config, self.processes = config, processes
+        self.lengths = list(keys.eval_lengths)
+        self.tokens_per_batch = keys.eval_tokens_per_batch or config.training.train_micro_batch_size_per_gpu * config.model.seq_length
+        sequences = keys.eval_sequences or keys.eval_iters * config.training.train_micro_batch_size_per_gpu
+        self.streams = {}
+        self.places = {}
+        self.latest: dict[str, tuple[int, list[LengthResult]]] = {}
+        if keys.do_valid:
+            if data.valid is None:
+                raise UserError("the validation split is empty: give `split` or valid_data_paths some text, or set do_valid: false.")
+            self.streams["valid"] = data.valid
+        if keys.do_test and data.test is not None and len(data.test) > max(self.lengths):
+            self.streams["test"] = data.test  # a test split too short for the longest length is left out, as one that is empty
+        for split, stream in self.streams.items():
+            self.places[split] = choose_places(len(stream), self.lengths, sequences, keys.eval_last_tokens, what=f"the {split} split")
+
+    def is_due(self, step: int) -> bool:
+        """Every eval_interval steps; the last step's evaluation is `final`'s."""
+        return "valid" in self.streams and step % self.config.evaluation.eval_interval == 0 and step < self.config.training.train_iters
+
+    def evaluate(self, split: str, engine: Any, step: int, metrics: Metrics, progress: Progress) -> list[LengthResult]:
+        """Score a split at all lengths, write the lines, show the table."""
+        results = evaluate_lengths(
+            engine.module, self.streams[split], self.places[split], self.lengths, self.processes, self.tokens_per_batch, self.tracker()
+        )
+        for result in results:
+            metrics.evaluation(result.record(step, split))
+        progress.say(table(results, split, step, self.config.model.seq_length))
+        return results
+
+    def final(self, engine: Any, step: int, metrics: Metrics, progress: Progress) -> dict[str, list[LengthResult]]:
+        """Evaluate every split at the end of the run."""
+        return {split: self.evaluate(split, engine, step, metrics, progress) for split in self.streams}
+
+    def tracker(self) -> Any:
+        """Progress on rank 0, none elsewhere."""
+        if self.processes.is_first and self.config.logging.progress != "none":
+            return track
+        return lambda batches, _description, _total: batches

@@ -1,0 +1,142 @@
+"""The training loop: step, log, save, evaluate, and stop when asked."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from megatron.config import Config
+from megatron.data.build import Data
+from megatron.data.loader import training_batches
+from megatron.monitor.flops import flops_per_token, peak_tflops
+from megatron.monitor.metrics import Metrics
+from megatron.monitor.progress import Progress
+from megatron.parallel.distributed import Processes
+from megatron.tokenizer import Tokenizer
+from megatron.training.checkpoint import folder_name, is_save_step
+from megatron.training.engine import save_checkpoint
+from megatron.training.evaluator import Evaluator
+from megatron.training.schedule import learning_rate
+from megatron.training.signals import StopRequest
+from megatron.training.step import NonFiniteError, StepResult, train_step
+
+__all__ = ["Loop", "NonFiniteError"]
+
+
+class Loop:
+    """Runs optimiser steps of a prepared engine. All that is ordered or random is a function of (seed, step)."""
+
+    def __init__(
+        self,
+        config: Config,
+        engine: Any,
+        tokenizer: Tokenizer,
+        data: Data,
+        processes: Processes,
+        evaluator: Evaluator,
+        metrics: Metrics,
+        progress: Progress,
+    ):
+        self.config, self.engine, self.data, self.processes = config, engine, data, processes
+        self.eod, self.evaluator, self.metrics, self.progress = tokenizer.eod, evaluator, metrics, progress
+        flops = flops_per_token(config, tokenizer.vocab_size, config.model.seq_length)
+        self.step_tokens = config.training.train_batch_size * config.model.seq_length
+        self.teraflops_per_step = flops.total * self.step_tokens / processes.world_size / 1e12  # of one device
+        self.peak = config.logging.peak_tflops or peak_tflops(device_name(processes), config.precision.dtype)
+        self.started = time.monotonic()
+        self.interval_start, self.interval_steps = time.monotonic(), 0
+
+    def run(self, done: int) -> bool:
+        """Take steps `done` + 1 ... train_iters. Returns whether the run was asked to stop before the last one (and was saved)."""
+        training, last = self.config.training, self.config.training.train_iters
+        batches = training_batches(
+            self.data.train,
+            start_step=done,
+            steps=last - done,
+            global_batch=training.train_batch_size,
+            micro_batch=training.train_micro_batch_size_per_gpu,
+            accumulation=training.gradient_accumulation_steps,
+            data_parallel_rank=self.processes.rank,
+            data_parallel_size=self.processes.world_size,
+            num_workers=self.config.data.num_workers,
+        )
+        self.engine.train()
+        self.interval_start = time.monotonic()
+        with StopRequest() as stop:
+            for step in range(done + 1, last + 1):
+                rate = learning_rate(self.config.optimizer, last, step)
+                asked = stop.reason is not None or self.out_of_time()
+                result = train_step(self.engine, batches, self.config, self.eod, self.processes, step, rate, asked)
+                self.log(step, rate, result)
+                stopping = step < last and (result.stop_requested or (training.exit_interval is not None and step % training.exit_interval == 0))
+                self.save(step, stopping)
+                if stopping:
+                    self.say_stopped(step, stop.reason)
+                    return True
+                if self.evaluator.is_due(step):
+                    self.evaluator.evaluate("valid", self.engine, step, self.metrics, self.progress)
+                    self.engine.train()
+                    self.interval_start, self.interval_steps = time.monotonic(), 0
+        return False
+
+    def out_of_time(self) -> bool:
+        """Whether exit_duration_in_mins is over."""
+        minutes = self.config.training.exit_duration_in_mins
+        return minutes is not None and time.monotonic() - self.started > 60 * minutes
+
+    def log(self, step: int, rate: float, result: StepResult) -> None:
+        """A training line every log_interval steps: this step's own loss, and the speed since the last line."""
+        self.interval_steps += 1
+        if step % self.config.logging.log_interval and step != self.config.training.train_iters:
+            return
+        now = time.monotonic()
+        seconds = max(now - self.interval_start, 1e-9) / self.interval_steps
+        self.interval_start, self.interval_steps = now, 0
+        teraflops = self.teraflops_per_step / seconds
+        record = {
+            "step": step,
+            "lm_loss": result.loss,
+            "learning_rate": rate,
+            "grad_norm": result.grad_norm,
+            "loss_scale": result.loss_scale,
+            "tokens": step * self.step_tokens,
+            "tokens_per_second": self.step_tokens / seconds,
+            "seconds": seconds,
+            "tflops": teraflops,
+            "mfu": teraflops / self.peak if self.peak else None,
+        }
+        self.metrics.training(record)
+        self.progress.step(step, **{key: value for key, value in record.items() if key != "step"})
+        if result.grad_norm is not None and not math.isfinite(result.grad_norm):
+            self.progress.say(f"step {step}: fp16 gradient overflow, the step was skipped; loss scale {result.loss_scale:g}")
+
+    def save(self, step: int, stopping: bool) -> None:
+        """Write a checkpoint where one is due."""
+        keys = self.config.checkpoint
+        due = is_save_step(step, self.config.training.train_iters, keys.checkpoint_factor, keys.checkpoint_scale, keys.extra_save_iters)
+        if keys.save is None or not (due or stopping):
+            return
+        state = {
+            "step": step,
+            "global_batch": self.config.training.train_batch_size,
+            "samples": step * self.config.training.train_batch_size,  # data position
+            "seed": self.config.training.seed,  # with `step`, all of the random state: every draw is a function of the two
+            "configuration": self.config.model_dump(mode="json"),
+        }
+        save_checkpoint(self.engine, self.config, self.processes, step, state)
+        self.progress.say(f"saved {Path(keys.save) / folder_name(step)}")
+        self.interval_start, self.interval_steps = time.monotonic(), 0
+
+    def say_stopped(self, step: int, reason: str | None) -> None:
+        """Why the run ends early, and how to go on."""
+        saved = "a checkpoint is saved; the same command goes on from it" if self.config.checkpoint.save else "nothing is saved: `save` is not set"
+        self.progress.say(f"stopped after step {step} ({reason or 'exit_interval or exit_duration_in_mins, or another rank was asked'}): {saved}.")
+
+
+def device_name(processes: Processes) -> str:
+    """The GPU's name, or `cpu`."""
+    if processes.device.type == "cpu":
+        return "cpu"
+    import torch
+
+    return torch.cuda.get_device_name(processes.device)

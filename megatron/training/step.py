@@ -1,0 +1,112 @@
+"""One optimiser step: micro-batches forward and backward, one agreement among the processes, then the update or none on any of them."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megatron.config import Config
+from megatron.data.documents import document_ids, eod_loss_mask, restarted_positions
+from megatron.parallel.distributed import Processes
+
+
+class NonFiniteError(Exception):
+    """The loss or the gradient is infinite or NaN: no process took the step."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step tells the log. `loss` is the mean over the whole global batch, in nats a token."""
+
+    loss: float
+    grad_norm: float | None
+    loss_scale: float
+    stop_requested: bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch, ready for the model."""
+
+    tokens: Tensor  # [b, n]
+    labels: Tensor  # [b, n]
+    loss_mask: Tensor | None  # [b, n] bool: tokens to train on
+    position_ids: Tensor | None  # [b, n]
+    document_ids: Tensor | None  # [b, n]
+
+
+def prepare_batch(windows: Tensor, config: Config, eod: int | None, device: torch.device) -> Batch:
+    """Windows [b, n + 1] -> inputs, labels, and whatever the document keys ask for."""
+    windows = windows.to(device, non_blocking=True)
+    tokens, labels = windows[:, :-1], windows[:, 1:]
+    data = config.data
+    return Batch(
+        tokens=tokens,
+        labels=labels,
+        loss_mask=eod_loss_mask(labels, eod) if data.eod_mask_loss else None,
+        position_ids=restarted_positions(tokens, eod) if data.reset_position_ids else None,
+        document_ids=document_ids(tokens, eod) if data.reset_attention_mask else None,
+    )
+
+
+def micro_batch_seed(seed: int, step: int, index: int) -> int:
+    """Seed of dropout in micro-batch `index` (over all processes) of a step: no random state needs saving, and layouts agree."""
+    return int(np.random.SeedSequence([seed, step, index]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def train_step(
+    engine: Any,
+    micro_batches: Iterator[Tensor],
+    config: Config,
+    eod: int | None,
+    processes: Processes,
+    step: int,
+    learning_rate: float,
+    stop_requested: bool,
+) -> StepResult:
+    """Take step `step` (the first is 1) with the next accumulation's micro-batches [b, n + 1].
+
+    Raises NonFiniteError on every process, before anything is updated, when the loss or the gradient is not finite.
+    """
+    accumulation = engine.gradient_accumulation_steps()
+    total = 0.0
+    for index in range(accumulation):
+        batch = prepare_batch(next(micro_batches), config, eod, processes.device)
+        torch.manual_seed(micro_batch_seed(config.training.seed, step, index * processes.world_size + processes.rank))
+        loss = micro_batch_loss(engine, batch)
+        engine.backward(loss)
+        total = total + loss.detach().double()  # stays on the device: no wait until the agreement below
+        if index < accumulation - 1:
+            engine.step()  # counts the micro-batch; updates nothing yet
+    mean, stop = agree(total / accumulation, stop_requested, processes)
+    if not math.isfinite(mean):
+        raise NonFiniteError(f"step {step}: the loss is {mean}")
+    for group in engine.optimizer.param_groups:
+        group["lr"] = learning_rate
+    try:
+        engine.step()
+    except FloatingPointError:
+        raise NonFiniteError(f"step {step}: the gradient is not finite (the loss is {mean:.6g})") from None
+    if config.precision.dtype != "fp16" and not engine.was_step_applied():
+        raise NonFiniteError(f"step {step}: the gradient is not finite (the loss is {mean:.6g})")
+    norm = engine.get_global_grad_norm()
+    return StepResult(mean, None if norm is None else float(norm), float(engine.loss_scale() or 1.0), stop)
+
+
+def micro_batch_loss(engine: Any, batch: Batch) -> Tensor:
+    """Mean loss of the micro-batch's tokens, leaving out those that the mask does not train on."""
+    losses = engine(batch.tokens, labels=batch.labels, position_ids=batch.position_ids, document_ids=batch.document_ids)  # [b, n]
+    if batch.loss_mask is None:
+        return losses.mean()
+    return (losses * batch.loss_mask).sum() / batch.loss_mask.sum().clamp(min=1)
+
+
+def agree(loss: Tensor, stop_requested: bool, processes: Processes) -> tuple[float, bool]:
+    """Mean loss over the processes, and whether any of them was asked to stop: one small all-reduce."""
+    packed = torch.stack([loss / processes.world_size, torch.tensor(float(stop_requested), dtype=torch.float64, device=loss.device)])
+    mean, stop = processes.sum(packed).tolist()
+    return mean, stop > 0
