@@ -22,7 +22,8 @@ def eager_attention(
 ) -> Tensor:
     """Attention of already rotated queries and keys -> [b, h, q, d]. Scores and softmax are float32 at least, whatever the inputs' type."""
     groups = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)  # [b, h, k, d]
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)  # [b, h, k, d]
     allowed = mask.allowed()
     scores = masked_scores(q, k, positional, query_positions, key_positions, allowed)
     probabilities = dropout(scores.softmax(dim=-1), dropout_probability, training=dropout_probability > 0)
@@ -35,16 +36,16 @@ def masked_scores(
     """All the encoding has to say about the scores, then the mask: [b, h, q, k], -inf where not allowed."""
     high = torch.promote_types(q.dtype, torch.float32)
     if "scores" in positional.acts_on:
-        scores = positional.scores(q.to(high), k.to(high), query_positions, key_positions)
+        scores = positional("scores", q.to(high), k.to(high), query_positions, key_positions)
     else:
         scores = (q.to(high) / math.sqrt(q.shape[-1])) @ k.to(high).transpose(-1, -2)
     if "adjust" in positional.acts_on:
-        scores = positional.adjust(scores, q.to(high), allowed)
+        scores = positional("adjust", scores, q.to(high), allowed)
     if "weight" in positional.acts_on:
-        scores = scores * positional.weight(query_positions, key_positions)
-    bias = positional.bias(query_positions, key_positions) if "bias" in positional.acts_on else None
+        scores = scores * positional("weight", query_positions, key_positions)
+    bias = positional("bias", query_positions, key_positions) if "bias" in positional.acts_on else None
     if positional.score_map is not None:
-        scores = positional.score_map(scores, bias, allowed)
+        scores = positional.score_map(scores, bias, allowed, key_positions >= 0)
     elif bias is not None:
         scores = scores + bias
     return scores.masked_fill(~allowed, float("-inf"))

@@ -4,6 +4,7 @@ Shapes: b batch, h query heads, q / k number of query / key positions, d head di
 always given, never inferred from a shape, so that cached decoding, padding and lengths beyond the training length are right by construction.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -18,21 +19,44 @@ class PositionalEncoding(nn.Module):
     """One method. A subclass names the hooks it overrides in `acts_on`; attention backends are chosen or refused by that."""
 
     acts_on: frozenset[Hook] = frozenset()
-    translation_invariant: bool = True  # bias and weight depend on the distance alone (and `distance_bias` exists where "bias" is in acts_on)
-    shared: bool = False  # one instance serves all layers (True) or each layer has its own (False)
+    translation_invariant: bool = True  # bias and weight depend on the distance alone (then `distance_bias` / `distance_weight` exist)
+    shares_parameters: bool = False  # the method's own parameters serve all layers (a DAPE map is always one per layer)
     max_length: int | None = None  # longest sequence the method can represent; None: any
-    score_map: nn.Module | None = None  # a DAPE map over the heads, applied to (scores, bias), or None
+    score_map: nn.Module | None  # a DAPE map over the heads, applied to (scores, bias, allowed, present), or None
 
     def __init__(self, config: PositionalConfig, *, heads: int, head_dim: int, hidden_size: int, seq_length: int, max_position_embeddings: int):
         """Every method is built from the same facts; `seq_length` is the training length, `hidden_size` = heads * head_dim."""
         super().__init__()
-        self.heads, self.head_dim, self.hidden_size = heads, head_dim, hidden_size
+        self.heads, self.head_dim, self.hidden_size, self.seq_length = heads, head_dim, hidden_size, seq_length
+        self.score_map = None
+        self.register_buffer("like", torch.zeros(1), persistent=False)  # never read: follows the module's type and device
 
+    @property
+    def shared(self) -> bool:
+        """Whether one instance serves all layers; `build.build_layers` shares exactly what is to be shared."""
+        return self.shares_parameters and self.score_map is None
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Type of distances, angles and logarithms: float32, or float64 in a float64 module; never half precision."""
+        return torch.promote_types(self.like.dtype, torch.float32)
+
+    @torch.no_grad()
     def initialise(self, generator: torch.Generator, embedding_std: float) -> None:
-        """Fill the method's parameters from `generator` (CPU). Called once, after construction; `embedding_std` is the model's own."""
+        """Fill all parameters from `generator` (CPU). Called once, after construction; `embedding_std` is the model's own."""
+        self.initialise_parameters(generator, embedding_std)
+        if self.score_map is not None:
+            self.score_map.initialise(generator)
+
+    def initialise_parameters(self, generator: torch.Generator, embedding_std: float) -> None:
+        """Fill the method's own parameters (without the map's); gradients are off."""
+
+    def forward(self, hook: Hook | Literal["distance_bias"], *arguments: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """`encoding("bias", i, j)` is `encoding.bias(i, j)` as a module's call, so that what DeepSpeed hangs on calls (ZeRO-3) finds the parameters."""
+        return getattr(self, hook)(*arguments)
 
     def embed(self, positions: Tensor) -> Tensor:
-        """[q] or [b, q] -> [..., q, hidden], added to the word embeddings."""
+        """[q] or [b, q] -> [..., q, hidden], added to the word embeddings. Positions below 0 are padding: any value will do."""
         raise NotImplementedError
 
     def rotate(self, q: Tensor, k: Tensor, query_positions: Tensor, key_positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,6 +69,10 @@ class PositionalEncoding(nn.Module):
 
     def distance_bias(self, distances: Tensor) -> Tensor:
         """Non-negative distances [n] -> [h, n]: `bias` of a translation-invariant method, as a function of |i - j|."""
+        raise NotImplementedError
+
+    def distance_weight(self, distances: Tensor) -> Tensor:
+        """Non-negative distances [n] -> [h, n]: `weight` of a translation-invariant method, as a function of |i - j|."""
         raise NotImplementedError
 
     def weight(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
@@ -60,19 +88,34 @@ class PositionalEncoding(nn.Module):
         raise NotImplementedError
 
     def statistics(self) -> dict[str, float]:
-        """Figures of the learnt parameters, for the metrics at each evaluation."""
+        """Figures of the learnt parameters and of the map, for the metrics at each evaluation."""
+        figures = self.parameter_statistics()
+        if self.score_map is not None:
+            figures |= {f"dape_{name}": value for name, value in self.score_map.statistics().items()}
+        return figures
+
+    def parameter_statistics(self) -> dict[str, float]:
+        """Figures of the method's own parameters."""
         return {}
 
 
 class DistanceEncoding(PositionalEncoding):
-    """A bias that is a function of the distance |i - j| alone: a subclass writes `distance_bias`."""
+    """A bias, a weight or both that are functions of the distance |i - j| alone: a subclass writes `distance_bias` / `distance_weight`."""
 
     acts_on = frozenset({"bias"})
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        return self._by_distance(self.distance_bias, query_positions, key_positions)
+
+    def weight(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        return self._by_distance(self.distance_weight, query_positions, key_positions)
+
+    @staticmethod
+    def _by_distance(function: Callable[[Tensor], Tensor], query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Evaluate `function` once per distance that can occur, then look it up for each pair: [..., h, q, k]."""
         distances = pairwise_distances(query_positions, key_positions)  # [..., q, k]
-        table = self.distance_bias(torch.arange(int(distances.max()) + 1, device=distances.device))  # [h, n]
-        return table[:, distances].movedim(0, -3)  # [..., h, q, k]
+        table = function(torch.arange(int(distances.max()) + 1, device=distances.device))  # [h, n]
+        return table[:, distances].movedim(0, -3)
 
 
 def pairwise_distances(query_positions: Tensor, key_positions: Tensor) -> Tensor:

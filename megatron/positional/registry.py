@@ -3,17 +3,22 @@
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from megatron.config.base import ConfigError
+from megatron.config.positional import PositionalConfig
 
 if TYPE_CHECKING:
     from megatron.positional.base import PositionalEncoding
+
+MAPPED = "dape_"  # `dape_<name or alias>`: that method under a DAPE map over the heads
 
 
 @dataclass(frozen=True)
 class Method:
     """A registered method: where its class is, and what it is in one line."""
 
-    location: str  # "module:Class", relative to megatron.positional
+    location: str  # "module:Class"; a module without a dot is one of megatron.positional
     description: str
     options: tuple[str, ...] = ()  # the configuration keys that it reads
     aliases: tuple[str, ...] = ()
@@ -32,3 +37,71 @@ METHODS: dict[str, Method] = {
     "alibi": Method("alibi:Alibi", "a fixed linear bias, one slope a head (ALiBi)"),
     "kerple_log": Method("kerple:KerpleLog", "a learned logarithmic bias, two parameters a head (KERPLE)", ("kerple_shared",), ("kerple",)),
 }
+
+DAPE_OPTIONS = ("dape_kernel_size", "dape_hidden_size", "dape_form")
+
+# Names of the published fork: the method under the map, and its kernel size (None: `dape_kernel_size`, or 3 where that is not given).
+FORK_NAMES: dict[str, tuple[str, int | None]] = {
+    "nope_c": ("none", 1),
+    "alibi_c": ("alibi", 1),
+    "kerple_c": ("kerple_log", 1),
+    "fire_c": ("fire", 1),
+    "rope_dapev1": ("rotary", 1),
+    "nope_c_ffn": ("none", None),
+    "alibi_dapev2": ("alibi", None),
+    "kerple_dapev2": ("kerple_log", None),
+    "fire_dapev2": ("fire", None),
+    "rope_dapev2": ("rotary", None),
+}
+FORK_KERNEL_SIZE = 3
+
+
+@dataclass(frozen=True)
+class ResolvedMethod:
+    """What a `pos_emb` stands for."""
+
+    base: str  # a key of METHODS
+    mapped: bool = False  # under a DAPE map
+    fixed_kernel_size: int | None = None  # the name itself says the kernel size
+    default_kernel_size: int = 1  # where `dape_kernel_size` is not given
+
+    @property
+    def name(self) -> str:
+        """The canonical name: the same encoding, whichever alias led here."""
+        return MAPPED + self.base if self.mapped else self.base
+
+    @property
+    def method(self) -> Method:
+        """The registered base method."""
+        return METHODS[self.base]
+
+    def kernel_size(self, config: PositionalConfig) -> int:
+        """The kernel of the map along the keys (1 is DAPE, odd from 3 DAPE V2)."""
+        if self.fixed_kernel_size is not None:
+            return self.fixed_kernel_size
+        return config.dape_kernel_size if "dape_kernel_size" in config.model_fields_set else self.default_kernel_size
+
+
+def resolve(name: str) -> ResolvedMethod:
+    """Find the method behind a name or alias. Raises ConfigError that lists the nearest candidates and all names."""
+    if name in FORK_NAMES:
+        base, kernel_size = FORK_NAMES[name]
+        return ResolvedMethod(base, True, kernel_size, FORK_KERNEL_SIZE)
+    mapped = name.startswith(MAPPED)
+    wanted = name.removeprefix(MAPPED)
+    for base, method in METHODS.items():
+        if wanted == base or wanted in method.aliases:
+            return ResolvedMethod(base, mapped)
+    raise ConfigError(_unknown(name))
+
+
+def names() -> list[str]:
+    """Every name and alias of a base method, and the published fork's names; each base also has its `dape_` form."""
+    return [name for base, method in METHODS.items() for name in (base, *method.aliases)] + list(FORK_NAMES)
+
+
+def _unknown(name: str) -> str:
+    mapped = [MAPPED + each for each in names() if each not in FORK_NAMES]
+    nearest = get_close_matches(name, names() + mapped, n=4, cutoff=0.5)
+    hint = f" Nearest: {', '.join(nearest)}." if nearest else ""
+    return f"`pos_emb: {name}` names no positional encoding.{hint} All names: {', '.join(names())}; and {MAPPED}<name> for DAPE over any of them."

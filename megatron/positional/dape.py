@@ -1,0 +1,78 @@
+"""DAPE: attention scores refined by a small network over the heads (DAPE; Zheng et al. 2024a, and DAPE V2; 2024b).
+
+With S the scores and B the bias of any base method, A = S + B + f(S, B), where f looks at all heads of a (query, key) pair at once: two layers of
+width 2h -> D -> h. DAPE V2 widens both layers to k neighbouring keys of the same query row.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import leaky_relu, pad
+
+from megatron.config.base import ConfigError
+from megatron.positional.initialise import fill_as_linear
+
+SLOPE = 0.01  # of LeakyReLU below zero
+
+
+class DapeMap(nn.Module):
+    """The map over the heads: one set of weights for every kernel size, k = 1 being plain DAPE.
+
+    A row's hidden map is zero left of the sequence, and goes on to the right as if more (masked, hence zero) columns followed. So row i depends
+    on its own columns 0..i alone, whatever the length: a row decoded against cached keys is the row of the full computation.
+    """
+
+    def __init__(self, heads: int, *, reads_bias: bool, hidden: int, kernel_size: int = 1, form: str = "s+b+f(s,b)"):
+        """`reads_bias`: the base method has a bias B. Raises ConfigError for an even kernel and for a form that would read nothing."""
+        super().__init__()
+        if kernel_size < 1 or kernel_size % 2 == 0:
+            raise ConfigError(f"`dape_kernel_size: {kernel_size}` has no middle: choose 1 (DAPE) or an odd number from 3 (DAPE V2).")
+        if form == "s+b+f(b)" and not reads_bias:
+            raise ConfigError("`dape_form: s+b+f(b)` reads the bias alone, and this `pos_emb` has none: choose another form or a method with a bias.")
+        self.reads_scores, self.reads_bias, self.adds_bias = form != "s+b+f(b)", reads_bias, form != "s+f(s,b)"
+        self.kernel_size = kernel_size
+        channels = heads * (self.reads_scores + self.reads_bias)  # c: the scores of all heads, then the biases of all heads
+        self.hidden_weight = nn.Parameter(torch.zeros(hidden, channels, kernel_size))  # [D, c, k], k = 0 multiplies the leftmost key
+        self.hidden_bias = nn.Parameter(torch.zeros(hidden))
+        self.output_weight = nn.Parameter(torch.zeros(heads, hidden, kernel_size))  # [h, D, k]
+        self.output_bias = nn.Parameter(torch.zeros(heads))
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Start both layers as torch does."""
+        fill_as_linear(self.hidden_weight, self.hidden_bias, generator)
+        fill_as_linear(self.output_weight, self.output_bias, generator)
+
+    def forward(self, scores: Tensor, bias: Tensor | None, allowed: Tensor, present: Tensor | None = None) -> Tensor:
+        """Scores [b, h, q, k], bias None or [h, q, k] or [b, h, q, k], allowed bool [..., q, k] -> scores [b, h, q, k], before masking.
+
+        Columns k are all keys from the start of the sequence on. `present` bool [k] or [b, k] is false where a column is padding in front of
+        the sequence. Computes in float32 at least, whatever the type of the weights.
+        """
+        high = torch.promote_types(torch.promote_types(scores.dtype, self.hidden_weight.dtype), torch.float32)
+        scores = scores.to(high)
+        features = [scores] if self.reads_scores else []
+        if self.reads_bias:
+            bias = bias.to(high).expand_as(scores)
+            features.append(bias)
+        reach = self.kernel_size // 2
+        features = torch.cat(features, dim=1).masked_fill(~allowed, 0.0)  # [b, c, q, k]
+        hidden = leaky_relu(_mix(pad(features, (reach, 2 * reach)), self.hidden_weight, self.hidden_bias), SLOPE)  # [b, D, q, k + reach]
+        if present is not None and reach:
+            hidden = hidden.masked_fill(~pad(present, (0, reach), value=True)[..., None, None, :], 0.0)
+        change = _mix(pad(hidden, (reach, 0)), self.output_weight, self.output_bias)  # [b, h, q, k]
+        return scores + bias + change if self.reads_bias and self.adds_bias else scores + change
+
+    def statistics(self) -> dict[str, float]:
+        """Norms (Frobenius) of the two layers' weights and of their biases."""
+        return {f"{name}_norm": parameter.detach().float().norm().item() for name, parameter in self.named_parameters()}
+
+
+def _mix(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """maps [b, c, q, n], weight [o, c, k], bias [o] -> [b, o, q, n - k + 1]: cross-correlation along the keys, in the maps' type.
+
+    A sum of k products over channels rather than a convolution: those may run at reduced (TF32) precision by default on a GPU.
+    """
+    weight, bias = weight.to(maps.dtype), bias.to(maps.dtype)
+    columns = maps.shape[-1] - weight.shape[-1] + 1
+    products = [torch.einsum("oc,bcqn->boqn", weight[..., u], maps[..., u : u + columns]) for u in range(weight.shape[-1])]
+    return sum(products[1:], products[0]) + bias[:, None, None]
