@@ -72,7 +72,7 @@ def wait_for_all(children: Sequence[subprocess.Popen]) -> int:
     """Wait; after the first failure give the others GRACE_SECONDS to stop, then kill them."""
     failed: int | None = None
     deadline = float("inf")
-    while any(child.poll() is None for child in children):
+    while None in [child.poll() for child in children]:  # a list: every one is polled, so that every end is seen
         if failed is None:
             codes = [child.returncode for child in children if child.returncode]
             if codes:

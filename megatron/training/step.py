@@ -87,14 +87,23 @@ def train_step(
         raise NonFiniteError(f"step {step}: the loss is {mean}")
     for group in engine.optimizer.param_groups:
         group["lr"] = learning_rate
+    norm = unsharded_gradient_norm(engine, config)
     try:
         engine.step()
     except FloatingPointError:
         raise NonFiniteError(f"step {step}: the gradient is not finite (the loss is {mean:.6g})") from None
     if config.precision.dtype != "fp16" and not engine.was_step_applied():
         raise NonFiniteError(f"step {step}: the gradient is not finite (the loss is {mean:.6g})")
-    norm = engine.get_global_grad_norm()
-    return StepResult(mean, None if norm is None else float(norm), float(engine.loss_scale() or 1.0), stop)
+    norm = engine.get_global_grad_norm() if norm is None else norm
+    scale = engine.optimizer.cur_scale if config.precision.dtype == "fp16" else 1.0
+    return StepResult(mean, None if norm is None else float(norm), float(scale), stop)
+
+
+def unsharded_gradient_norm(engine: Any, config: Config) -> Tensor | None:
+    """Norm of the whole gradient before clipping, where DeepSpeed does not keep it: a bare float32 optimiser without ZeRO."""
+    if config.precision.dtype != "fp32" or config.optimizer.zero_optimization.stage > 0:
+        return None
+    return torch.nn.utils.get_total_norm([p.grad for p in engine.module.parameters() if p.grad is not None])
 
 
 def micro_batch_loss(engine: Any, batch: Batch) -> Tensor:
