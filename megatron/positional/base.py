@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from megatron.config.positional import PositionalConfig
+from megatron.positional.figures import effective_lengths
 
 Hook = Literal["embed", "rotate", "bias", "weight", "scores", "adjust"]
 
@@ -88,8 +89,10 @@ class PositionalEncoding(nn.Module):
         raise NotImplementedError
 
     def statistics(self) -> dict[str, float]:
-        """Figures of the learnt parameters and of the map, for the metrics at each evaluation."""
+        """Figures of the learnt parameters, the bias and the map, for the metrics at each evaluation."""
         figures = self.parameter_statistics()
+        if "bias" in self.acts_on:
+            figures |= effective_lengths(self)
         if self.score_map is not None:
             figures |= {f"dape_{name}": value for name, value in self.score_map.statistics().items()}
         return figures

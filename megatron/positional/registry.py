@@ -35,7 +35,17 @@ METHODS: dict[str, Method] = {
     "sinusoidal": Method("sinusoidal:Sinusoidal", "fixed sines and cosines added to the word embeddings"),
     "rotary": Method("rotary:Rotary", "queries and keys rotated by their position (RoPE)", ("rotary_pct", "rotary_emb_base"), ("rope",)),
     "alibi": Method("alibi:Alibi", "a fixed linear bias, one slope a head (ALiBi)"),
+    "t5": Method("t5:T5", "a learned bias for each bucket of distances (T5)", ("rpe_num_buckets", "rpe_max_distance"), ("rpe",)),
     "kerple_log": Method("kerple:KerpleLog", "a learned logarithmic bias, two parameters a head (KERPLE)", ("kerple_shared",), ("kerple",)),
+    "kerple_log3": Method("kerple:KerpleLog3", "KERPLE's logarithmic bias with a third parameter, an exponent", ("kerple_shared",)),
+    "kerple_power": Method("kerple:KerplePower", "KERPLE's power-law bias", ("kerple_shared",), ("kerple_power_ap_",)),
+    "kerple_power_weight": Method(
+        "kerple:KerplePowerWeight", "KERPLE's Gaussian-like kernel, a weight on the scores", ("kerple_shared",), ("kerple_power__ap",)
+    ),
+    "kerple_power_both": Method("kerple:KerplePowerBoth", "KERPLE's weight and power-law bias", ("kerple_shared",), ("kerple_power_ap_ap",)),
+    "fire": Method("fire:Fire", "a small network of the relative distance, log-scaled (FIRE)", ("fire_hidden_size", "fire_threshold")),
+    "transformer_xl": Method("transformer_xl:TransformerXL", "content and position scores of Transformer-XL", aliases=("xl_bias",)),
+    "cope": Method("cope:Cope", "positions counted by gates on the scores (CoPE)", ("cope_max_position",)),
 }
 
 DAPE_OPTIONS = ("dape_kernel_size", "dape_hidden_size", "dape_form")

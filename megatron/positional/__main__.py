@@ -1,0 +1,18 @@
+"""`python -m megatron.positional`: the table of positional encodings. With `--markdown`, the page that documents them (README.md beside this)."""
+
+import sys
+
+from megatron.positional.documentation import page, table
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table, or the page."""
+    if arguments not in ([], ["--markdown"]):
+        print("usage: python -m megatron.positional [--markdown]", file=sys.stderr)
+        return 2
+    print(page() if arguments else table(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
