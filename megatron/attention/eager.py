@@ -24,16 +24,16 @@ def eager_attention(
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)  # [b, h, k, d]
-    allowed = mask.allowed()
-    scores = masked_scores(q, k, positional, query_positions, key_positions, allowed)
+    scores = masked_scores(q, k, positional, query_positions, key_positions, mask)
     probabilities = dropout(scores.softmax(dim=-1), dropout_probability, training=dropout_probability > 0)
     return probabilities.to(v.dtype) @ v
 
 
 def masked_scores(
-    q: Tensor, k: Tensor, positional: PositionalEncoding, query_positions: Tensor, key_positions: Tensor, allowed: Tensor
+    q: Tensor, k: Tensor, positional: PositionalEncoding, query_positions: Tensor, key_positions: Tensor, mask: AttentionMask
 ) -> Tensor:
-    """All the encoding has to say about the scores, then the mask: [b, h, q, k], -inf where not allowed."""
+    """All the encoding has to say about the scores, then the mask: [b, h, q, k], -inf where not allowed. Queries and keys have h heads both."""
+    allowed = mask.allowed()  # [q, k] or [b, 1, q, k]
     high = torch.promote_types(q.dtype, torch.float32)
     if "scores" in positional.acts_on:
         scores = positional("scores", q.to(high), k.to(high), query_positions, key_positions)

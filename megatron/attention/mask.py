@@ -38,3 +38,7 @@ class AttentionMask:
             same &= (self.key_documents >= 0)[:, None, :]
             allowed = (allowed & same | (offset == 0))[:, None]
         return allowed
+
+    def present(self) -> Tensor | None:
+        """bool, [b, k]: keys that are no padding; None where there is none."""
+        return None if self.key_documents is None else self.key_documents >= 0

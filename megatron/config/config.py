@@ -1,5 +1,10 @@
 """The whole configuration of a run: the groups side by side."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import PrivateAttr
+
 from megatron.config.base import Group
 from megatron.config.checkpoint import CheckpointConfig
 from megatron.config.data import DataConfig
@@ -16,8 +21,18 @@ from megatron.config.tokenizer import TokenizerConfig
 from megatron.config.training import TrainingConfig
 
 
+@dataclass(frozen=True)
+class Origins:
+    """Where a configuration came from. Not part of what it says: two configurations with equal keys are equal."""
+
+    where: Mapping[str, str] = field(default_factory=dict, compare=False)  # "optimizer.params.lr" -> "configs/125M.yml:12"
+    notices: tuple[str, ...] = field(default=(), compare=False)
+
+
 class Config(Group):
     """A checked configuration. YAML files are flat: each top-level key belongs to exactly one group."""
+
+    _origins: Origins = PrivateAttr(default_factory=Origins)
 
     model: ModelConfig
     positional: PositionalConfig
@@ -32,3 +47,12 @@ class Config(Group):
     logging: LoggingConfig
     launch: LaunchConfig
     generation: GenerationConfig
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """One line for each key of the files that is accepted without effect; the run logs them."""
+        return self._origins.notices
+
+    def where(self, key: str) -> str:
+        """"file:line" of a dotted key, "--set", or "" for a default."""
+        return self._origins.where.get(key, "")

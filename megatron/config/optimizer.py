@@ -9,7 +9,7 @@ class OptimizerParams(Group):
     """`optimizer.params`."""
 
     lr: float = key(..., "Peak learning rate.", ge=0)
-    betas: tuple[float, float] = key((0.9, 0.999), "Adam's exponential decay rates.", strict=False)
+    betas: tuple[float, float] = key((0.9, 0.999), "Adam's exponential decay rates, from 0 to below 1.")
     eps: float = key(1e-8, "Adam's epsilon.", gt=0)
     weight_decay: float | None = key(None, "Weight decay; default: the top-level `weight_decay`.", ge=0)
     momentum: float = key(0.0, "SGD's momentum.", ge=0, lt=1)
@@ -35,7 +35,7 @@ class OffloadConfig(Group):
 class ZeroConfig(Group):
     """DeepSpeed's `zero_optimization` block."""
 
-    stage: Literal[0, 1, 2, 3] = key(0, "0 none, 1 optimiser state, 2 and gradients, 3 and parameters are sharded over data-parallel processes.")
+    stage: int = key(0, "0 none, 1 optimiser state, 2 and gradients, 3 and parameters are sharded over data-parallel processes.", ge=0, le=3)
     allgather_partitions: bool = key(True, "Gather updated parameters with all-gather (else broadcasts).")
     allgather_bucket_size: int = key(500_000_000, "Elements gathered at once.", ge=1)
     overlap_comm: bool = key(False, "Reduce gradients while the backward pass runs.")

@@ -10,14 +10,14 @@ class Fp16Config(Group):
 
     enabled: bool = key(False, "Train in fp16 (needs a GPU).")
     type: Literal["fp16", "bfloat16"] = key("fp16", "GPT-NeoX's older spelling of bf16: `type: bfloat16` means `bf16: {enabled: true}`.")
-    fp16: bool = key(True, "Older spelling, accepted as true only.")
+    fp16: bool = key(True, "Older spelling, accepted as true only.", json_schema_extra={"only": True})
     auto_cast: bool = key(False, "Cast inputs to fp16.")
     loss_scale: float = key(0, "Fixed loss scale; 0 is dynamic.", ge=0)
     initial_scale_power: int = key(16, "The dynamic loss scale starts at 2 to this power.", ge=0, le=32)
     loss_scale_window: int = key(1000, "Steps without overflow before the scale doubles.", ge=1)
     hysteresis: int = key(2, "Overflows before the scale halves.", ge=1)
     consecutive_hysteresis: bool = key(False, "Refill the hysteresis after a step without overflow.")
-    min_loss_scale: float = key(1, "Lowest dynamic loss scale.", gt=0)
+    min_loss_scale: int = key(1, "Lowest dynamic loss scale.", ge=1)
 
 
 class Bf16Config(Group):

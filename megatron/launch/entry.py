@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from megatron.attention.choose import check_backend
 from megatron.config import Config, load_config
 from megatron.config.command_line import parse_command_line
 from megatron.config.derive import complete
@@ -13,6 +12,7 @@ from megatron.errors import UserError
 from megatron.launch import exit_codes
 from megatron.parallel.devices import visible_gpus
 from megatron.parallel.environment import find_place
+from megatron.positional.registry import resolve
 
 SECONDS_FOR_RANK_0_TO_SPEAK = 5.0
 
@@ -26,7 +26,7 @@ def read_run(argv: Sequence[str], world_size: int | None = None) -> Config:
     config = load_config(paths, overrides, directory)
     cuda = uses_cuda(config)
     config = complete(config, find_place().world_size if world_size is None else world_size, cuda=cuda)
-    check_backend(config)
+    resolve(config.positional.pos_emb)
     return config
 
 

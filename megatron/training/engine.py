@@ -29,7 +29,7 @@ def build_model(config: Config, vocab_size: int, processes: Processes) -> GPT:
         gather = lambda parameters: zero.GatheredParameters(parameters, modifier_rank=0)  # noqa: E731
     with context:
         model = GPT(config, vocab_size)
-    initialise(model, config, config.training.seed, gather)
+    initialise(model, config.model, config.training.seed, gather)
     return model.to(processes.device)
 
 

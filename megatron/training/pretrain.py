@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatron.attention.choose import choose_backend
 from megatron.config import Config, ConfigError
 from megatron.config.dump import dump_yaml
 from megatron.data.build import Data, build_data
@@ -131,4 +130,4 @@ def describe(config: Config, engine: object, processes: Processes, progress: Pro
         f"{processes.world_size} process(es) on {processes.device.type}; {batch.train_batch_size} sequences x {config.model.seq_length} tokens a step "
         f"({batch.train_micro_batch_size_per_gpu} x {batch.gradient_accumulation_steps} accumulated x {processes.world_size})"
     )
-    progress.say(f"attention: {engine.module.attention_choice}")
+    progress.say(f"attention: {engine.module.attention_reason}")

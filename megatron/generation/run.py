@@ -1,0 +1,77 @@
+"""generate.py's work: a checkpoint's weights, prompts from where the configuration says, samples printed and written."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from megatron.config import Config, ConfigError
+from megatron.errors import UserError
+from megatron.generation.generate import generate
+from megatron.model.gpt import GPT
+from megatron.tokenizer import build_tokenizer
+from megatron.training.checkpoint import choose_checkpoint, folder_name, write_atomically
+from megatron.training.weights import read_weights
+
+
+def sample_from_checkpoint(config: Config) -> int:
+    """Sample as the generation group says; returns the exit code. Raises UserError for a missing checkpoint, tokenizer or input file."""
+    keys = config.generation
+    prompts = read_prompts(config)
+    tokenizer = build_tokenizer(config.tokenizer)
+    folder = config.checkpoint.load or config.checkpoint.save
+    if folder is None:
+        raise ConfigError("load: not set, so there is no checkpoint to sample from.")
+    choice = choose_checkpoint(Path(folder), step=config.checkpoint.iteration)
+    for message in choice.messages:
+        print(message, file=sys.stderr)
+    device = torch.device("cuda" if config.launch.device != "cpu" and torch.cuda.is_available() else "cpu")
+    model = GPT(config, tokenizer.vocab_size)
+    try:
+        model.load_state_dict(read_weights(Path(folder) / folder_name(choice.step)))
+    except RuntimeError as error:
+        raise UserError(f"{folder}/{folder_name(choice.step)}: its parameters are not this configuration's model.\n{error}") from None
+    model.to(device).eval()
+    print(f"sampling from {folder}/{folder_name(choice.step)}", file=sys.stderr)
+    written = []
+    for index, prompt in enumerate(prompts):
+        options = {"maximum_tokens": keys.maximum_tokens, "temperature": keys.temperature, "top_k": keys.top_k, "top_p": keys.top_p}
+        for sample in generate(model, tokenizer, [prompt], seed=config.training.seed + index, device=device, **options):
+            written.append(json.dumps(sample, ensure_ascii=False))
+            print(f"--- {prompt!r}\n{sample['text']}", flush=True)
+    if keys.sample_output_file:
+        write_atomically(Path(keys.sample_output_file), "".join(f"{line}\n" for line in written))
+        print(f"wrote {keys.sample_output_file}", file=sys.stderr)
+    return 0
+
+
+def read_prompts(config: Config) -> Iterator[str]:
+    """The prompts, each as often as it is to be sampled."""
+    keys = config.generation
+    if keys.text_gen_type == "unconditional":
+        return iter([""] * keys.num_samples)
+    if keys.text_gen_type == "interactive":
+        return iter(lambda: input("prompt> "), "")
+    if keys.sample_input_file is None:
+        raise ConfigError("text_gen_type: input-file needs sample_input_file.")
+    path = Path(keys.sample_input_file)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"sample_input_file: {path} cannot be read ({error}).") from None
+    if path.suffix == ".jsonl":
+        lines = [text_of(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    return iter([line for line in lines for _ in range(keys.num_samples)])
+
+
+def text_of(line: str, place: str) -> str:
+    """The `text` of a JSON line."""
+    try:
+        text = json.loads(line)["text"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{place}: not a JSON object with `text` ({type(error).__name__}: {error}).") from None
+    if not isinstance(text, str):
+        raise UserError(f"{place}: `text` is a {type(text).__name__}, not a string.")
+    return text

@@ -1,0 +1,102 @@
+"""The decoder: embedding, blocks, head."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from megatron.attention.choose import choose_backend
+from megatron.config import Config
+from megatron.errors import UserError
+from megatron.model.attention_layer import Cache
+from megatron.model.block import Block
+from megatron.model.context import SequenceContext, sequence_context
+from megatron.model.embedding import Embedding
+from megatron.model.head import Head
+from megatron.positional.base import PositionalEncoding
+from megatron.positional.build import build_layers
+from megatron.tokenizer.padding import padded_vocab_size
+
+
+class GPT(nn.Module):
+    """A GPT-NeoX-shaped language model, built from the model, positional, training and parallel groups of a configuration.
+
+    `attention_reason` says which attention backend was chosen and why. Parameters hold torch's default values until `init.initialise`.
+    Raises ConfigError where the configured backend cannot do what the positional encoding needs.
+    """
+
+    def __init__(self, config: Config, vocab_size: int):
+        super().__init__()
+        model = config.model
+        rows = padded_vocab_size(vocab_size, model.make_vocab_size_divisible_by, config.parallel.model_parallel_size)
+        encodings = build_layers(
+            config.positional,
+            model.num_layers,
+            heads=model.num_attention_heads,
+            head_dim=model.head_dim,
+            hidden_size=model.hidden_size,
+            seq_length=model.seq_length,
+            max_position_embeddings=model.max_position_embeddings or model.seq_length,
+        )
+        first = encodings[0]
+        attend, self.attention_reason = choose_backend(
+            model.attention_backend, config.positional.pos_emb, first.acts_on, first.score_map is not None
+        )
+        self.pos_emb, self.vocab_size, self.max_length = config.positional.pos_emb, vocab_size, first.max_length
+        self.checkpoint_activations = config.training.checkpoint_activations
+        self.checkpoint_num_layers = config.training.checkpoint_num_layers
+
+        embeds = "embed" in first.acts_on
+        self.embedding = Embedding(model, rows, first if embeds else None)
+        self.positional = first if first.shared and not embeds else None
+        self.layers = nn.ModuleList(Block(model, encoding, attend) for encoding in encodings)
+        self.head = Head(model, vocab_size, rows, None if model.no_weight_tying else self.embedding.word_embeddings.weight)
+
+    def forward(
+        self,
+        tokens: Tensor,  # [b, q]
+        labels: Tensor | None = None,  # [b, q], or [b, last]
+        *,
+        position_ids: Tensor | None = None,  # [k] or [b, k]
+        document_ids: Tensor | None = None,  # [b, k]
+        last: int | None = None,
+        caches: Sequence[Cache] | None = None,
+    ) -> Tensor:
+        """Logits [b, q, vocabulary], or with labels each token's cross-entropy [b, q], float32 at least.
+
+        With `last` the head runs on the last `last` positions only. With `caches`, one a block, `tokens` follow the tokens cached so far,
+        and position_ids and document_ids describe all k tokens, cached ones included. A negative document id is padding.
+        Raises UserError for a position that the encoding cannot represent.
+        """
+        cached = caches[0].length if caches else 0
+        context = sequence_context(tokens.shape[1], cached, tokens.device, position_ids, document_ids)
+        x = self.run_blocks(self.embedding(tokens, context=context), context, caches)
+        return self.head(x if last is None else x[:, -last:], labels)
+
+    def run_blocks(self, x: Tensor, context: SequenceContext, caches: Sequence[Cache] | None) -> Tensor:
+        """[b, q, hidden] -> [b, q, hidden]; in training, segments of `checkpoint_num_layers` blocks are recomputed in the backward pass."""
+        if not (self.checkpoint_activations and self.training and torch.is_grad_enabled()):
+            return self.run_segment(x, context, caches, 0, len(self.layers))
+        for start in range(0, len(self.layers), self.checkpoint_num_layers):
+            x = checkpoint(self.run_segment, x, context, caches, start, start + self.checkpoint_num_layers, use_reentrant=False)
+        return x
+
+    def run_segment(self, x: Tensor, context: SequenceContext, caches: Sequence[Cache] | None, start: int, stop: int) -> Tensor:
+        """Blocks start..stop-1."""
+        for layer in range(start, min(stop, len(self.layers))):
+            x = self.layers[layer](x, context=context, cache=caches[layer] if caches else None)
+        return x
+
+    def check_length(self, length: int) -> None:
+        """Raises UserError where a sequence of `length` tokens is longer than the encoding can represent."""
+        if self.max_length is not None and length > self.max_length:
+            raise UserError(
+                f"A sequence of {length} tokens: pos_emb {self.pos_emb!r} has {self.max_length} positions (max_position_embeddings). "
+                "Use shorter sequences, or train with more positions or another encoding."
+            )
+
+    def positional_parameter_names(self) -> set[str]:
+        """Names (as in `named_parameters`) of the positional encodings' parameters."""
+        modules = [(name, module) for name, module in self.named_modules() if isinstance(module, PositionalEncoding)]
+        return {f"{name}.{parameter}" for name, module in modules for parameter, _ in module.named_parameters()}

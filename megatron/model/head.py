@@ -1,0 +1,29 @@
+"""The last layer: hidden states to logits or losses."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear
+
+from megatron.config.model import ModelConfig
+from megatron.model.norms import build_norm
+
+
+class Head(nn.Module):
+    """Final norm and output projection. Ids that pad the vocabulary are cut from the logits: never a loss, never a sample."""
+
+    def __init__(self, config: ModelConfig, vocabulary: int, padded_vocabulary: int, tied: nn.Parameter | None):
+        """`tied` is the word embeddings' weight, or None for a projection of its own."""
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.norm = build_norm(config)
+        self.weight = nn.Parameter(torch.empty(padded_vocabulary, config.hidden_size)) if tied is None else tied
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
+        """[b, q, hidden] -> logits [b, q, vocabulary]; with labels [b, q], each token's cross-entropy [b, q] (float32 at least)."""
+        logits = linear(self.norm(x), self.weight)[..., : self.vocabulary]
+        if labels is None:
+            return logits
+        if labels.shape != logits.shape[:-1]:
+            raise ValueError(f"labels are {list(labels.shape)}, but the head is asked for {list(logits.shape[:-1])} tokens")
+        high = torch.promote_types(logits.dtype, torch.float32)
+        return cross_entropy(logits.to(high).flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
