@@ -36,7 +36,7 @@ def choose_backend(name: Backend, method: str, acts_on: Collection[str], has_sco
     reason = _obstacle(acts_on, has_score_map)
     if reason:
         return _load("eager"), f"eager attention: pos_emb {method!r} {reason}, which sdpa cannot"
-    return _load("sdpa"), f"sdpa attention: pos_emb {method!r} {'only adds a bias to' if 'bias' in acts_on else 'leaves'} the scores"
+    return _load("sdpa"), f"sdpa attention: it can do all that pos_emb {method!r} asks"
 
 
 def _obstacle(acts_on: Collection[str], has_score_map: bool) -> str | None:

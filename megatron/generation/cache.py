@@ -1,0 +1,28 @@
+"""Keys and values of the tokens so far, so that a new token costs one row of attention."""
+
+from torch import Tensor
+
+
+class KeyValueCache:
+    """One layer's cache. Room doubles when it runs out, so that n tokens cost O(n) copies. For inference: appending writes in place."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._keys: Tensor | None = None  # [b, g, room, d]
+        self._values: Tensor | None = None
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """New [b, g, q, d] keys (already rotated) and values -> views of all [b, g, k, d] so far."""
+        start, self.length = self.length, self.length + k.shape[2]
+        if self._keys is None or self._keys.shape[2] < self.length:
+            self._keys, self._values = (self._grown(old, new, start) for old, new in ((self._keys, k), (self._values, v)))
+        self._keys[:, :, start : self.length] = k
+        self._values[:, :, start : self.length] = v
+        return self._keys[:, :, : self.length], self._values[:, :, : self.length]
+
+    def _grown(self, old: Tensor | None, new: Tensor, used: int) -> Tensor:
+        b, g, _, d = new.shape
+        room = new.new_empty(b, g, self.length if old is None else max(self.length, 2 * old.shape[2]), d)
+        if old is not None:
+            room[:, :, :used] = old[:, :, :used]
+        return room
