@@ -45,8 +45,8 @@ class DapeMap(nn.Module):
     def forward(self, scores: Tensor, bias: Tensor | None, allowed: Tensor, present: Tensor | None = None) -> Tensor:
         """Scores [b, h, q, k], bias None or [h, q, k] or [b, h, q, k], allowed bool [..., q, k] -> scores [b, h, q, k], before masking.
 
-        Columns k are all keys from the start of the sequence on. `present` bool [k] or [b, k] is false where a column is padding in front of
-        the sequence. Computes in float32 at least, whatever the type of the weights.
+        Columns k are all keys from the start of the sequence on. `present` bool [k] or [b, k] is false where a column is padding: what
+        is in front of the first present column is no part of the sequence. Computes in float32 at least, whatever the type of the weights.
         """
         high = torch.promote_types(torch.promote_types(scores.dtype, self.hidden_weight.dtype), torch.float32)
         scores = scores.to(high)
@@ -58,7 +58,8 @@ class DapeMap(nn.Module):
         features = torch.cat(features, dim=1).masked_fill(~allowed, 0.0)  # [b, c, q, k]
         hidden = leaky_relu(_mix(pad(features, (reach, 2 * reach)), self.hidden_weight, self.hidden_bias), SLOPE)  # [b, D, q, k + reach]
         if present is not None and reach:
-            hidden = hidden.masked_fill(~pad(present, (0, reach), value=True)[..., None, None, :], 0.0)
+            in_front = pad(present.cumsum(dim=-1) == 0, (0, reach), value=False)  # [..., k + reach]
+            hidden = hidden.masked_fill(in_front[..., None, None, :], 0.0)
         change = _mix(pad(hidden, (reach, 0)), self.output_weight, self.output_bias)  # [b, h, q, k]
         return scores + bias + change if self.reads_bias and self.adds_bias else scores + change
 
