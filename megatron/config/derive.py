@@ -1,21 +1,292 @@
-"""Fill in what follows from other keys; refuse what cannot be."""
+"""Fill in what follows from other keys, and refuse what cannot be. Imports no torch: a run finds out before it starts."""
 
-from megatron.config.base import ConfigError
+from typing import Any, Literal, TypeVar
+
+from megatron.config.base import ConfigError, Group
 from megatron.config.config import Config
+from megatron.config.precision import PrecisionConfig
+from megatron.config.training import TrainingConfig
+
+G = TypeVar("G", bound=Group)
+
+EVALUATION_FACTORS = (1, 2, 4, 8, 16)
+TABLE_METHODS = ("learned",)
+ROTATING_METHODS = ("rotary", "rope")
+T5_METHODS = ("t5", "rpe")
+PRECISION_NAMES = {"fp32": "fp32", "fp16": "fp16", "bfloat16": "bf16"}
 
 
-def complete(config: Config, world_size: int | None, *, cuda: bool = False) -> Config:
-    """A configuration without open ends. `world_size=None` leaves the batch part open."""
-    model, training = config.model, config.training
-    if model.hidden_size % model.num_attention_heads:
-        raise ConfigError("num_attention_heads must divide hidden_size")
-    model = model.model_copy(update={"max_position_embeddings": model.max_position_embeddings or model.seq_length, "num_kv_heads": model.kv_heads})
-    if world_size is not None:
-        micro, gas = training.train_micro_batch_size_per_gpu or 1, training.gradient_accumulation_steps or 1
-        training = training.model_copy(
-            update={"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": gas, "train_batch_size": micro * gas * world_size}
+def complete(config: Config, world_size: int | None, *, cuda: bool | None = None) -> Config:
+    """A configuration without open ends for `world_size` processes.
+
+    world_size=None leaves the batch arithmetic open, and cuda=None everything that depends on whether there is a GPU (building on the
+    meta device needs neither). Raises ConfigError with every impossible combination, one a line.
+    """
+    check = _Checks(config)
+    check.model()
+    check.positional()
+    check.optimizer(cuda)
+    check.data()
+    check.checkpoint()
+    check.parallel()
+    check.evaluation()
+    precision = check.precision(cuda)
+    training = config.training if world_size is None else check.batch(world_size)
+    if check.problems:
+        raise ConfigError("\n".join(check.problems))
+
+    model, positional, optimizer = config.model, config.positional, config.optimizer
+    table = model.max_position_embeddings or model.seq_length
+    log_dir = config.logging.log_dir or (f"{config.checkpoint.save.rstrip('/')}/logs" if config.checkpoint.save else "logs")
+    return _with(
+        config,
+        model=_with(model, max_position_embeddings=table, num_kv_heads=model.kv_heads, intermediate_size=model.mlp_width),
+        positional=_with(positional, fire_threshold=positional.fire_threshold or max(1, model.seq_length // 2)),
+        precision=precision,
+        optimizer=_with(optimizer, lr_decay_iters=optimizer.lr_decay_iters or max(1, config.training.train_iters)),
+        training=training,
+        evaluation=_with(config.evaluation, eval_lengths=config.evaluation.eval_lengths or default_lengths(config)),
+        logging=_with(config.logging, log_dir=log_dir),
+    )
+
+
+def default_lengths(config: Config) -> list[int]:
+    """seq_length x 1, 2, 4, 8, 16; no further than a learned table reaches."""
+    lengths = [config.model.seq_length * factor for factor in EVALUATION_FACTORS]
+    longest = table_length(config)
+    return [length for length in lengths if longest is None or length <= longest]
+
+
+def table_length(config: Config) -> int | None:
+    """Rows of the learned position table, or None for methods without one."""
+    if base_method(config) not in TABLE_METHODS:
+        return None
+    return config.model.max_position_embeddings or config.model.seq_length
+
+
+def base_method(config: Config) -> str:
+    """`pos_emb` without DAPE's prefix."""
+    return config.positional.pos_emb.removeprefix("dape_")
+
+
+class _Checks:
+    """Collects problems; each method looks at one subject."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.problems: list[str] = []
+
+    def say(self, key: str, text: str) -> None:
+        """Add a problem, with the place where `key` was written."""
+        where = self.config.where(key)
+        self.problems.append(f"{where + ': ' if where else ''}{key}: {text}")
+
+    def model(self) -> None:
+        model = self.config.model
+        hidden, heads, groups = model.hidden_size, model.num_attention_heads, model.num_kv_heads
+        if hidden % heads:
+            self.say("num_attention_heads", f"{heads} heads do not divide hidden_size {hidden}{self._also('hidden_size')}.")
+        if groups is not None and heads % groups:
+            self.say("num_kv_heads", f"{groups} key/value heads do not divide num_attention_heads {heads}.")
+        if model.gpt_j_tied and not model.gpt_j_residual:
+            self.say("gpt_j_tied", "one norm can be shared only with `gpt_j_residual: true`.")
+
+    def positional(self) -> None:
+        config, positional, model = self.config, self.config.positional, self.config.model
+        method = base_method(config)
+        table = table_length(config)
+        if table is not None and model.seq_length > table:
+            self.say("seq_length", f"{model.seq_length} is longer than the learned position table (max_position_embeddings {table}).")
+        for length in config.evaluation.eval_lengths or []:
+            if table is not None and length > table:
+                self.say(
+                    "eval_lengths",
+                    f"{length} is longer than the learned position table (max_position_embeddings {table}); "
+                    "a learned table cannot be evaluated beyond it.",
+                )
+        if positional.dape_kernel_size % 2 == 0:
+            self.say("dape_kernel_size", f"must be odd (1 is DAPE, 3, 5, 7 are DAPE V2), not {positional.dape_kernel_size}.")
+        if method in ROTATING_METHODS and model.hidden_size % model.num_attention_heads == 0:
+            rotated = int(model.head_dim * positional.rotary_pct)
+            if rotated < 2 or rotated % 2:
+                self.say(
+                    "rotary_pct",
+                    f"{positional.rotary_pct} of a head's {model.head_dim} dimensions are {rotated} to rotate; they rotate in pairs, so it must be "
+                    "even and at least 2.",
+                )
+        if method == "sinusoidal" and model.hidden_size % 2:
+            self.say("hidden_size", f"must be even for pos_emb: {positional.pos_emb}, not {model.hidden_size}.")
+        if method in T5_METHODS and positional.rpe_max_distance <= positional.rpe_num_buckets // 2:
+            self.say(
+                "rpe_max_distance",
+                f"must be more than half of rpe_num_buckets ({positional.rpe_num_buckets}), where the logarithmic buckets begin, "
+                f"not {positional.rpe_max_distance}.",
+            )
+
+    def optimizer(self, cuda: bool | None) -> None:
+        optimizer = self.config.optimizer
+        params, zero = optimizer.optimizer.params, optimizer.zero_optimization
+        for beta in params.betas:
+            if not 0 <= beta < 1:
+                self.say("optimizer.params.betas", f"must be from 0 to below 1, not {beta}.")
+        if optimizer.min_lr > params.lr:
+            self.say("min_lr", f"{optimizer.min_lr} is more than the peak rate optimizer.params.lr {params.lr}{self._also('optimizer.params.lr')}.")
+        if zero.stage < 3:
+            for name, value in _changed(zero):
+                if name.startswith("stage3_"):
+                    self.say(f"zero_optimization.{name}", f"{value} has an effect only with stage 3, not with stage {zero.stage}.")
+            if zero.offload_param.device != "none":
+                self.say("zero_optimization.offload_param.device", f"parameters can be offloaded only with stage 3, not with stage {zero.stage}.")
+        if zero.offload_optimizer.device != "none" and zero.stage < 1:
+            self.say("zero_optimization.offload_optimizer.device", "optimiser state can be offloaded only with stage 1, 2 or 3.")
+        if cuda is False:
+            for part in ("offload_optimizer", "offload_param"):
+                if getattr(zero, part).device != "none":
+                    self.say(f"zero_optimization.{part}.device", "offloading to the CPU needs a GPU to offload from.")
+
+    def data(self) -> None:
+        data = self.config.data
+        splits = ("train", "valid", "test")
+        given = [f"{split}_data_paths" for split in splits if getattr(data, f"{split}_data_paths") is not None]
+        if data.data_path is not None and given:
+            self.say("data_path", f"is cut into train, valid and test by `split`; it cannot stand beside {given[0]}{self._also(given[0])}.")
+        for split in splits:
+            self._mixture(f"{split}_data_weights", getattr(data, f"{split}_data_weights"), getattr(data, f"{split}_data_paths"))
+        if isinstance(data.data_path, list):
+            texts = [isinstance(item, str) for item in data.data_path]
+            if not (texts and (all(texts) or texts == [False, True] * (len(texts) // 2))):
+                self.say("data_path", "a list must be prefixes, or weight, prefix, weight, prefix, ...")
+            elif not all(texts) and not _good_weights([item for item in data.data_path if not isinstance(item, str)]):
+                self.say("data_path", "weights must not be negative, and not all 0.")
+        if not _good_split(data.split):
+            self.say("split", f'must be one to three shares, not negative and not all 0, as in "969, 30, 1", not "{data.split}".')
+
+    def checkpoint(self) -> None:
+        checkpoint = self.config.checkpoint
+        factor, scale = checkpoint.checkpoint_factor, checkpoint.checkpoint_scale
+        for key in ("checkpoint_factor", "extra_save_iters"):
+            if getattr(checkpoint, key) and checkpoint.save is None:
+                self.say(key, "no checkpoint would be written: give a folder with `save`.")
+        if factor is not None and scale == "linear" and factor != int(factor):
+            self.say("checkpoint_factor", f"must be a whole number of steps with checkpoint_scale: linear, not {factor}.")
+        if factor is not None and scale == "log" and factor <= 1:
+            self.say("checkpoint_factor", f"must be more than 1 with checkpoint_scale: log, not {factor}.")
+        for step in checkpoint.extra_save_iters:
+            if step < 1:
+                self.say("extra_save_iters", f"steps count from 1; there is no step {step}.")
+        for key in ("iteration", "finetune"):
+            if getattr(checkpoint, key) not in (None, False) and checkpoint.load is None:
+                self.say(key, "there is nothing to start from: give a folder with `load`.")
+
+    def parallel(self) -> None:
+        parallel = self.config.parallel
+        if parallel.model_parallel_size > 1:
+            self.say("model_parallel_size", "tensor parallelism is not built yet; use 1.")
+        if parallel.pipe_parallel_size > 1:
+            self.say("pipe_parallel_size", "pipeline parallelism is not built yet; use 0 or 1.")
+
+    def evaluation(self) -> None:
+        for length in self.config.evaluation.eval_lengths or []:
+            if length < 2:
+                self.say("eval_lengths", f"must be at least 2 tokens, not {length}.")
+
+    def precision(self, cuda: bool | None) -> PrecisionConfig:
+        """The three spellings brought together."""
+        config = self.config.precision
+        says: dict[str, Literal["fp32", "fp16", "bf16"]] = {}
+        if config.precision is not None:
+            says["precision"] = PRECISION_NAMES[config.precision]
+        if config.fp16.enabled:
+            says["fp16.enabled"] = "bf16" if config.fp16.type == "bfloat16" else "fp16"
+        if config.bf16.enabled:
+            says["bf16.enabled"] = "bf16"
+        for block, name in (("fp16", "fp16"), ("bf16", "bf16")):  # enabled: false only speaks where it was written
+            if not getattr(config, block).enabled and says.get("precision") == name and "enabled" in getattr(config, block).model_fields_set:
+                says[f"{block}.enabled"] = "fp32"
+        if len(set(says.values())) > 1:
+            spelt = ", ".join(f"{key}{self._also(key)} says {value}" for key, value in says.items())
+            self.say(next(iter(says)), f"the number format is contradictory: {spelt}. Keep one.")
+            return config
+        dtype = config.dtype
+        if dtype == "fp16" and (self.config.launch.device == "cpu" or cuda is False):
+            key = "fp16.enabled" if config.fp16.enabled else "precision"
+            remedy = "--set fp16.enabled=false" if config.fp16.enabled else "--set precision=fp32"
+            self.say(key, f"fp16 training needs a GPU; on a CPU use float32 ({remedy}) or bf16.")
+        if self.config.launch.device == "cuda" and cuda is False:
+            self.say("device", "no GPU was found for `device: cuda`.")
+        spelling: Any = {"fp32": "fp32", "fp16": "fp16", "bf16": "bfloat16"}[dtype]
+        return _with(
+            config,
+            precision=spelling,
+            fp16=_with(config.fp16, enabled=dtype == "fp16", type="fp16"),
+            bf16=_with(config.bf16, enabled=dtype == "bf16"),
         )
-    evaluation = config.evaluation
-    if evaluation.eval_lengths is None:
-        evaluation = evaluation.model_copy(update={"eval_lengths": [model.seq_length * factor for factor in (1, 2, 4, 8, 16)]})
-    return config.model_copy(update={"model": model, "training": training, "evaluation": evaluation})
+
+    def batch(self, world_size: int) -> TrainingConfig:
+        """DeepSpeed's arithmetic: train_batch_size = micro batch x accumulation x data-parallel size; what is missing follows."""
+        training, parallel = self.config.training, self.config.parallel
+        model_size = parallel.model_parallel_size * max(1, parallel.pipe_parallel_size)
+        if world_size % model_size:
+            self.say("model_parallel_size", f"{world_size} processes cannot be divided into groups of {model_size}.")
+            return training
+        replicas = world_size // model_size
+        whole, micro, steps = training.train_batch_size, training.train_micro_batch_size_per_gpu, training.gradient_accumulation_steps
+        if micro is None and whole is None:
+            self.say("train_micro_batch_size_per_gpu", "is missing: give it or train_batch_size.")
+            return training
+        if micro is None:
+            steps = steps or 1
+            micro = self._share(whole, replicas * steps, f"{replicas} data-parallel processes x gradient_accumulation_steps {steps}")
+        elif steps is None:
+            steps = 1 if whole is None else self._share(whole, micro * replicas, f"micro batch {micro} x {replicas} data-parallel processes")
+        product = micro * steps * replicas
+        if whole is not None and product != whole and micro and steps:
+            self.say(
+                "train_batch_size",
+                f"{whole} is not {product} = train_micro_batch_size_per_gpu {micro} x gradient_accumulation_steps {steps} x "
+                f"{replicas} data-parallel processes; leave one of the three keys out and it follows.",
+            )
+        return _with(training, train_batch_size=product, train_micro_batch_size_per_gpu=micro, gradient_accumulation_steps=steps)
+
+    def _share(self, whole: int, parts: int, words: str) -> int:
+        """`whole` / `parts`, or 0 and a problem where it does not divide."""
+        if whole % parts == 0:
+            return whole // parts
+        self.say("train_batch_size", f"{whole} cannot be divided by {words}.")
+        return 0
+
+    def _mixture(self, key: str, weights: list[float] | None, paths: list[str] | None) -> None:
+        if weights is None:
+            return
+        if self.config.data.weight_by_num_documents:
+            self.say(key, "weights are either given or computed by weight_by_num_documents, not both.")
+        if paths is None or len(weights) != len(paths):
+            self.say(key, f"{len(weights)} weights for {len(paths or [])} prefixes in {key.replace('weights', 'paths')}.")
+        elif not _good_weights(weights):
+            self.say(key, "weights must not be negative, and not all 0.")
+
+    def _also(self, key: str) -> str:
+        where = self.config.where(key)
+        return f" ({where})" if where else ""
+
+
+def _good_weights(weights: list[float]) -> bool:
+    return all(weight >= 0 for weight in weights) and sum(weights) > 0
+
+
+def _good_split(split: str) -> bool:
+    try:
+        shares = [float(share) for share in split.split(",")]
+    except ValueError:
+        return False
+    return len(shares) <= 3 and _good_weights(shares) and sum(shares) < float("inf")
+
+
+def _changed(group: Group) -> list[tuple[str, Any]]:
+    """Keys that differ from their defaults."""
+    fields = type(group).model_fields
+    return [(name, getattr(group, name)) for name in fields if getattr(group, name) != fields[name].get_default(call_default_factory=True)]
+
+
+def _with(group: G, **changes: Any) -> G:
+    return group.model_copy(update=changes)
