@@ -163,11 +163,11 @@ class TokenFileWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is not None:
+            self._stack.__exit__(kind, error, traceback)
+            return
         with self._stack:
-            if error is not None:
-                self._stack.__exit__(kind, error, traceback)
-            else:
-                self._write_index()
+            self._write_index()
 
     @property
     def documents(self) -> int:
