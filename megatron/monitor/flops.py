@@ -1,0 +1,108 @@
+"""Floating-point operations of the model, by part, and what follows from them: TFLOP/s and model FLOPs utilisation (MFU).
+
+What is counted: the matrix products, a multiplication and an addition as two operations. Elementwise work (norms, softmax, activations,
+residuals, rotations, closed-form biases such as ALiBi's and KERPLE's) and table look-ups are not, and neither is what a batch shares
+(FIRE's bias, Transformer-XL's projected sinusoids). This is the convention of PaLM (appendix B) and of GPT-NeoX, with two consequences:
+
+* Queries meet the whole n keys of a sequence, although the causal mask hides half of them. A backend that skips the masked half
+  computes less than is counted, and its MFU benefits.
+* DAPE's map over the heads, which those papers do not have, is counted on the (n + 1) / 2 keys that the mask leaves on average: the map of
+  a masked pair is nobody's model, only a waste. Its cost per (query, key) pair and layer is two products: `channels x D x kernel`
+  and `D x heads x kernel`, with one channel a head for the scores and one for the biases, where there are any (DAPE, section 3).
+
+The backward pass of a product takes two products of the same size, hence training = 3 x forward. Activations recomputed in the backward
+pass are work of the hardware, not of the model: they count in `hardware` alone.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from megatron.config.config import Config
+
+DAPE_PREFIX = "dape_"
+WITHOUT_BIAS = frozenset(  # encodings that add no bias of their own to the scores, so that DAPE's map reads the scores alone
+    {"none", "nope", "learned", "sinusoidal", "rotary", "rope", "transformer_xl", "xl_bias", "cope", "kerple_power_weight"}
+)
+
+
+@dataclass(frozen=True)
+class FlopsByPart:
+    """Forward FLOPs of one token, all layers together, by part of the model."""
+
+    projections: float  # queries, keys, values and the output of attention
+    attention: float  # scores and the weighted sum of the values, over the whole sequence
+    positional: float  # DAPE's map over the heads; the products of CoPE and Transformer-XL
+    mlp: float
+    vocabulary: float  # logits
+    recompute: bool = False  # whether the blocks' forward pass runs again in the backward pass
+
+    @property
+    def forward(self) -> float:
+        """FLOPs of a forward pass, per token."""
+        return self.projections + self.attention + self.positional + self.mlp + self.vocabulary
+
+    @property
+    def training(self) -> float:
+        """FLOPs of a forward and a backward pass, per token: what MFU counts."""
+        return 3 * self.forward
+
+    @property
+    def hardware(self) -> float:
+        """`training`, and the recomputed forward pass of the blocks under `checkpoint_activations`: what the device is asked to do."""
+        return self.training + (self.forward - self.vocabulary if self.recompute else 0)
+
+
+def flops_per_token(config: "Config", vocab_size: int, length: int) -> FlopsByPart:
+    """FLOPs per token of `length`-token sequences. `vocab_size` is the number of logits, padding included."""
+    model = config.model
+    hidden, heads_width = model.hidden_size, model.num_attention_heads * model.head_dim
+    kv_width = model.kv_heads * model.head_dim
+    mlp_products = 3 if model.gated else 2
+    return FlopsByPart(
+        projections=2 * model.num_layers * hidden * (2 * heads_width + 2 * kv_width),
+        attention=2 * model.num_layers * 2 * length * heads_width,
+        positional=model.num_layers * _positional_flops(config, length),
+        mlp=2 * model.num_layers * mlp_products * hidden * model.mlp_width,
+        vocabulary=2 * hidden * vocab_size,
+        recompute=config.training.checkpoint_activations,
+    )
+
+
+def dape_flops_per_pair(heads: int, hidden: int, kernel: int, channels: int) -> int:
+    """Forward FLOPs of DAPE's map at one (query, key) pair: `channels` -> `hidden` -> `heads`, each layer `kernel` keys wide."""
+    return 2 * channels * hidden * kernel + 2 * hidden * heads * kernel
+
+
+def dape_channels(heads: int, base: str, form: str) -> int:
+    """How many numbers DAPE's map reads at a pair, for `dape_<base>` and `dape_form`."""
+    if base in WITHOUT_BIAS or form.endswith("f(b)"):
+        return heads
+    return 2 * heads
+
+
+def tflops_per_device(flops: FlopsByPart, tokens_per_second: float, devices: int) -> float:
+    """Model TFLOP/s of each device in training; `tokens_per_second` is that of all `devices` together."""
+    return flops.training * tokens_per_second / devices / 1e12
+
+
+def model_flops_utilisation(tflops: float, peak_tflops: float | None) -> float | None:
+    """MFU, the share of a device's peak that trains the model (0 ... 1); None where the peak is unknown."""
+    return None if peak_tflops is None else tflops / peak_tflops
+
+
+def _positional_flops(config: "Config", length: int) -> float:
+    """Forward FLOPs of the positional encoding per token and layer."""
+    model, positional = config.model, config.positional
+    mapped = positional.pos_emb.startswith(DAPE_PREFIX)
+    base = positional.pos_emb.removeprefix(DAPE_PREFIX)
+    heads, width = model.num_attention_heads, model.num_attention_heads * model.head_dim
+    flops = 0.0
+    if base == "cope":
+        flops += 2 * positional.cope_max_position * width  # queries by the table of contextual positions
+    elif base in ("transformer_xl", "xl_bias"):
+        flops += 2 * length * width  # queries by the projected sinusoids
+    if mapped:
+        channels = dape_channels(heads, base, positional.dape_form)
+        flops += (length + 1) / 2 * dape_flops_per_pair(heads, positional.dape_hidden_size, positional.dape_kernel_size, channels)
+    return flops

@@ -1,0 +1,54 @@
+"""What every place that metrics go to has in common: the interface of a sink, and the names of its scalars."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+Record = Mapping[str, Any]
+
+BOOKKEEPING = frozenset({"step", "split", "protocol", "eval_length", "scored_tokens"})  # say what was measured, and are not measurements
+
+
+class Sink(Protocol):
+    """One place that metrics go to. Any method may raise: `Metrics` reports that once, and training goes on."""
+
+    name: str  # as messages call it
+    keeps_unwritten: bool  # True: what could not be written is kept and tried again; False: a failure switches the sink off
+
+    def write_training(self, step: int, record: Record) -> None:
+        """Figures of the training step `step`."""
+
+    def write_evaluation(self, step: int, record: Record) -> None:
+        """Figures of one split at one length, after training step `step`."""
+
+    def close(self) -> None:
+        """Write what is still in memory."""
+
+
+def training_scalars(record: Record) -> dict[str, float]:
+    """`{"lm_loss": 3.2}` -> `{"train/lm_loss": 3.2}`."""
+    return {f"train/{name}": value for name, value in _numbers(record)}
+
+
+def evaluation_scalars(record: Record) -> dict[str, float]:
+    """One name per length: `{"split": "valid", "eval_length": 1024, "perplexity": 9.1}` -> `{"valid/perplexity/1024": 9.1}`."""
+    split = record.get("split", "valid")
+    ending = f"/{record['eval_length']}" if "eval_length" in record else ""
+    return {f"{split}/{name}{ending}": value for name, value in _numbers(record)}
+
+
+def _numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The measurements of a record; those of a nested record are named `outer/inner`."""
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif name not in BOOKKEEPING and isinstance(value, int | float) and not isinstance(value, bool):
+            yield prefix + name, value
+
+
+def plain(value: Any) -> Any:
+    """Tensors and numpy scalars inside a record become Python numbers; everything else stays."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,37 @@
+"""Metrics as TensorBoard event files."""
+
+from pathlib import Path
+from typing import Any
+
+from megatron.monitor.sinks import Record, evaluation_scalars, training_scalars
+
+
+class TensorBoard:
+    """Scalars `train/lm_loss`, `valid/perplexity/1024`, ...; the configuration as a text."""
+
+    name = "TensorBoard"
+    keeps_unwritten = False
+
+    def __init__(self, folder: str | Path, config: dict[str, Any], start_step: int):
+        """`start_step` is the step that the run goes on from: points beyond it, of a run that was killed later, disappear from the curves.
+
+        Raises ImportError where the package `tensorboard` is not installed.
+        """
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1 if start_step else None, flush_secs=30)
+        table = ["| key | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in config.items())]
+        self._writer.add_text("configuration", "\n".join(table), start_step)
+
+    def write_training(self, step: int, record: Record) -> None:
+        self._write(step, training_scalars(record))
+
+    def write_evaluation(self, step: int, record: Record) -> None:
+        self._write(step, evaluation_scalars(record))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _write(self, step: int, scalars: dict[str, float]) -> None:
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, step)
