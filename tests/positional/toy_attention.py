@@ -1,0 +1,56 @@
+"""A single attention's scores from hidden states, through every hook: what the tests of all methods look at."""
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from megatron.attention.eager import masked_scores
+from megatron.attention.mask import AttentionMask
+from megatron.config.positional import PositionalConfig
+from megatron.positional.base import PositionalEncoding
+from megatron.positional.build import build_positional
+from megatron.positional.registry import METHODS
+
+HEAD_DIM = 4
+FORMS = ("s+b+f(s,b)", "s+f(s,b)", "s+b+f(b)")
+BIASED = {"alibi", "t5", "kerple_log", "kerple_log3", "kerple_power", "kerple_power_both", "fire"}
+
+# Every method alone, and under a map of each kernel size and form: (pos_emb, kernel size, form).
+VARIANTS = [(name, 1, FORMS[0]) for name in METHODS] + [
+    (f"dape_{name}", kernel, form)
+    for name, kernel, form in itertools.product(METHODS, (1, 3, 5), FORMS)
+    if name in BIASED or form != "s+b+f(b)"
+]
+
+
+def encoding_of(pos_emb: str, kernel: int = 1, form: str = FORMS[0], heads: int = 5, **keys) -> PositionalEncoding:
+    """In float64, initialised, with tables of zeros made random so that they count."""
+    config = PositionalConfig(pos_emb=pos_emb, dape_kernel_size=kernel, dape_form=form, dape_hidden_size=7, fire_hidden_size=6, **keys)
+    sizes = {"heads": heads, "head_dim": HEAD_DIM, "hidden_size": heads * HEAD_DIM, "seq_length": 9, "max_position_embeddings": 200}
+    encoding = build_positional(config, **sizes).double()
+    generator = torch.Generator().manual_seed(heads)
+    encoding.initialise(generator, 0.5)
+    for parameter in encoding.parameters():
+        if not parameter.any():
+            parameter.data.normal_(generator=generator)
+    return encoding
+
+
+def hidden_states(heads: int, tokens: int, batch: int = 2, seed: int = 0) -> Tensor:
+    """[b, n, hidden], float64."""
+    return torch.randn(batch, tokens, heads * HEAD_DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def scores_of(encoding: PositionalEncoding, x: Tensor, positions: Tensor, rows: slice = slice(None), **mask) -> Tensor:
+    """x [b, n, hidden] at positions [n] or [b, n] -> masked scores [b, h, rows, n]; `mask` are fields of AttentionMask over all n tokens."""
+    if "embed" in encoding.acts_on:
+        x = x + encoding.embed(positions)
+    q, k = x.unflatten(-1, (encoding.heads, -1)).transpose(1, 2), x.cos().unflatten(-1, (encoding.heads, -1)).transpose(1, 2)  # [b, h, n, d]
+    q, k = encoding.rotate(q, k, positions, positions)
+    places = torch.arange(x.shape[1])
+    documents = mask.pop("documents", None)
+    if documents is not None:
+        mask |= {"query_documents": documents[:, rows], "key_documents": documents}
+    allowed = AttentionMask(places[rows], places, **mask)
+    return masked_scores(q[:, :, rows], k, encoding, positions[..., rows], positions, allowed)
