@@ -112,6 +112,6 @@ def names() -> list[str]:
 
 def _unknown(name: str) -> str:
     mapped = [MAPPED + each for each in names() if each not in FORK_NAMES]
-    nearest = get_close_matches(name, names() + mapped, n=4, cutoff=0.5)
+    nearest = get_close_matches(name, names() + mapped, n=6, cutoff=0.5)
     hint = f" Nearest: {', '.join(nearest)}." if nearest else ""
     return f"`pos_emb: {name}` names no positional encoding.{hint} All names: {', '.join(names())}; and {MAPPED}<name> for DAPE over any of them."
