@@ -4,11 +4,10 @@ from typing import Any
 
 from megatron.config import Config
 from megatron.data.build import Data
-from megatron.errors import UserError
 from megatron.evaluation.last_tokens import LengthResult, choose_places, evaluate_lengths
 from megatron.evaluation.report import table
-from megatron.monitor.metrics import Metrics
-from megatron.monitor.progress import Progress, track
+from megatron.monitor.metrics import NullMetrics
+from megatron.monitor.progress import NullProgress
 from megatron.parallel.distributed import Processes
 
 
@@ -26,8 +25,6 @@ class Evaluator:
         self.places = {}
         self.latest: dict[str, tuple[int, list[LengthResult]]] = {}
         if keys.do_valid:
-            if data.valid is None:
-                raise UserError("the validation split is empty: give `split` or valid_data_paths some text, or set do_valid: false.")
             self.streams["valid"] = data.valid
         if keys.do_test and data.test is not None and len(data.test) > max(self.lengths):
             self.streams["test"] = data.test  # a test split too short for the longest length is left out, as one that is empty
@@ -38,22 +35,16 @@ class Evaluator:
         """Every eval_interval steps; the last step's evaluation is `final`'s."""
         return "valid" in self.streams and step % self.config.evaluation.eval_interval == 0 and step < self.config.training.train_iters
 
-    def evaluate(self, split: str, engine: Any, step: int, metrics: Metrics, progress: Progress) -> list[LengthResult]:
+    def evaluate(self, split: str, engine: Any, step: int, metrics: NullMetrics, progress: NullProgress) -> list[LengthResult]:
         """Score a split at all lengths, write the lines, show the table."""
         results = evaluate_lengths(
-            engine.module, self.streams[split], self.places[split], self.lengths, self.processes, self.tokens_per_batch, self.tracker()
+            engine.module, self.streams[split], self.places[split], self.lengths, self.processes, self.tokens_per_batch, progress.track
         )
         for result in results:
             metrics.evaluation(result.record(step, split))
         progress.say(table(results, split, step, self.config.model.seq_length))
         return results
 
-    def final(self, engine: Any, step: int, metrics: Metrics, progress: Progress) -> dict[str, list[LengthResult]]:
+    def final(self, engine: Any, step: int, metrics: NullMetrics, progress: NullProgress) -> dict[str, list[LengthResult]]:
         """Evaluate every split at the end of the run."""
         return {split: self.evaluate(split, engine, step, metrics, progress) for split in self.streams}
-
-    def tracker(self) -> Any:
-        """Progress on rank 0, none elsewhere."""
-        if self.processes.is_first and self.config.logging.progress != "none":
-            return track
-        return lambda batches, _description, _total: batches

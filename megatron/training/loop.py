@@ -8,11 +8,12 @@ from typing import Any
 from megatron.config import Config
 from megatron.data.build import Data
 from megatron.data.loader import training_batches
-from megatron.monitor.flops import flops_per_token, peak_tflops
-from megatron.monitor.metrics import Metrics
-from megatron.monitor.progress import Progress
+from megatron.monitor.devices import peak_tflops
+from megatron.monitor.flops import flops_per_token, model_flops_utilisation
+from megatron.monitor.metrics import NullMetrics
+from megatron.monitor.progress import NullProgress
 from megatron.parallel.distributed import Processes
-from megatron.tokenizer import Tokenizer
+from megatron.tokenizer import Tokenizer, padded_vocab_size
 from megatron.training.checkpoint import folder_name, is_save_step
 from megatron.training.engine import save_checkpoint
 from megatron.training.evaluator import Evaluator
@@ -34,12 +35,13 @@ class Loop:
         data: Data,
         processes: Processes,
         evaluator: Evaluator,
-        metrics: Metrics,
-        progress: Progress,
+        metrics: NullMetrics,
+        progress: NullProgress,
     ):
         self.config, self.engine, self.data, self.processes = config, engine, data, processes
         self.eod, self.evaluator, self.metrics, self.progress = tokenizer.eod, evaluator, metrics, progress
-        flops = flops_per_token(config, tokenizer.vocab_size, config.model.seq_length)
+        vocabulary = padded_vocab_size(tokenizer.vocab_size, config.model.make_vocab_size_divisible_by, config.parallel.model_parallel_size)
+        flops = flops_per_token(config, vocabulary, config.model.seq_length)
         self.step_tokens = config.training.train_batch_size * config.model.seq_length
         self.teraflops_per_step = flops.total * self.step_tokens / processes.world_size / 1e12  # of one device
         self.peak = config.logging.peak_tflops or peak_tflops(device_name(processes), config.precision.dtype)
@@ -103,7 +105,7 @@ class Loop:
             "tokens_per_second": self.step_tokens / seconds,
             "seconds": seconds,
             "tflops": teraflops,
-            "mfu": teraflops / self.peak if self.peak else None,
+            "mfu": model_flops_utilisation(teraflops, self.peak),
         }
         self.metrics.training(record)
         self.progress.step(step, **{key: value for key, value in record.items() if key != "step"})

@@ -8,8 +8,9 @@ from megatron.config.dump import dump_yaml
 from megatron.data.build import Data, build_data
 from megatron.evaluation.report import write_results
 from megatron.launch import exit_codes
-from megatron.monitor.metrics import build_metrics
-from megatron.monitor.progress import Progress
+from megatron.monitor.metrics import Metrics, NullMetrics
+from megatron.monitor.progress import NullProgress, Progress
+from megatron.monitor.weights_and_biases import wandb_settings
 from megatron.parallel.distributed import Processes, start_processes, stop_processes
 from megatron.tokenizer import Tokenizer, build_tokenizer
 from megatron.training import checkpoint
@@ -31,7 +32,14 @@ def pretrain(config: Config) -> int:
     """Train (and evaluate) as configured; returns the exit code. Everything a user can get wrong is checked before the model is built."""
     tokenizer = build_tokenizer(config.tokenizer)
     check_tokenizer(config, tokenizer)
-    data = build_data(config.data, config.model.seq_length, config.training.seed)
+    data = build_data(
+        config.data,
+        config.model.seq_length,
+        config.training.seed,
+        vocab_size=tokenizer.vocab_size,
+        require_train=config.evaluation.do_train,
+        require_validation=config.evaluation.do_valid,
+    )
     processes = start_processes(config)
     try:
         start = processes.on_first(lambda: find_start(config))
@@ -72,15 +80,15 @@ def find_start(config: Config) -> Start:
 
 def run(config: Config, tokenizer: Tokenizer, data: Data, processes: Processes, start: Start, evaluator: Evaluator) -> int:
     """Build the engine, restore it, train to the end or to a stop, evaluate. Returns the exit code."""
-    progress = Progress(config.training.train_iters, start.step, config.logging.progress if processes.is_first else "none")
-    metrics = build_metrics(config, enabled=processes.is_first)
+    progress = Progress(config.training.train_iters, start.step, config.logging.progress) if processes.is_first else NullProgress()
+    metrics = open_metrics(config, start, progress) if processes.is_first else NullMetrics()
     try:
         for message in (*config.notices, *start.messages):
             progress.say(message)
         if processes.is_first and config.evaluation.do_train:
             write_configuration(config)
         engine = build_engine(config, tokenizer.vocab_size, processes)
-        describe(config, engine, processes, progress)
+        describe(config, engine, processes, data, progress)
         if start.checkpoint_step is not None:
             weights_only = config.checkpoint.finetune or not config.evaluation.do_train
             folder = Path(config.checkpoint.load or config.checkpoint.save) / checkpoint.folder_name(start.checkpoint_step)
@@ -121,7 +129,20 @@ def write_configuration(config: Config) -> None:
         checkpoint.write_atomically(Path(folder) / "config.yml", dump_yaml(config))
 
 
-def describe(config: Config, engine: object, processes: Processes, progress: Progress) -> None:
+def open_metrics(config: Config, start: Start, progress: NullProgress) -> Metrics:
+    """metrics.jsonl, and TensorBoard and wandb where the configuration names them."""
+    keys = config.logging
+    return Metrics(
+        keys.log_dir,
+        tensorboard_dir=keys.tensorboard_dir,
+        wandb=wandb_settings(keys),
+        config=config.model_dump(mode="json"),
+        start_step=start.step,
+        say=progress.say,
+    )
+
+
+def describe(config: Config, engine: object, processes: Processes, data: Data, progress: NullProgress) -> None:
     """What is about to run, in a few lines."""
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters())
     batch = config.training
@@ -130,4 +151,5 @@ def describe(config: Config, engine: object, processes: Processes, progress: Pro
         f"{processes.world_size} process(es) on {processes.device.type}; {batch.train_batch_size} sequences x {config.model.seq_length} tokens a step "
         f"({batch.train_micro_batch_size_per_gpu} x {batch.gradient_accumulation_steps} accumulated x {processes.world_size})"
     )
+    progress.say(data.describe())
     progress.say(f"attention: {engine.module.attention_reason}")

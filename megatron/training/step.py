@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megatron.config import Config
-from megatron.data.documents import document_ids, eod_loss_mask, restarted_positions
+from megatron.data.documents import document_numbers, loss_mask, restarted_positions
 from megatron.parallel.distributed import Processes
 
 
@@ -34,7 +34,7 @@ class Batch:
 
     tokens: Tensor  # [b, n]
     labels: Tensor  # [b, n]
-    loss_mask: Tensor | None  # [b, n] bool: tokens to train on
+    loss_mask: Tensor | None  # [b, n], 1 where to train, 0 where not
     position_ids: Tensor | None  # [b, n]
     document_ids: Tensor | None  # [b, n]
 
@@ -47,9 +47,9 @@ def prepare_batch(windows: Tensor, config: Config, eod: int | None, device: torc
     return Batch(
         tokens=tokens,
         labels=labels,
-        loss_mask=eod_loss_mask(labels, eod) if data.eod_mask_loss else None,
+        loss_mask=loss_mask(tokens, eod) if data.eod_mask_loss else None,
         position_ids=restarted_positions(tokens, eod) if data.reset_position_ids else None,
-        document_ids=document_ids(tokens, eod) if data.reset_attention_mask else None,
+        document_ids=document_numbers(tokens, eod) if data.reset_attention_mask else None,
     )
 
 
