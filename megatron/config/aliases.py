@@ -45,7 +45,6 @@ COMPOUND = {
     "mlp_width": "`dape_hidden_size` and `fire_hidden_size`",
     "noise_seq_length": "`fire_threshold` of half the value",
     "seq_length_val": "`eval_lengths` of this one length",
-    "mlp_type": "`regular` says nothing new; `llama` is `activation: swiglu`",
     "zero_optimization.cpu_offload": "`zero_optimization.offload_optimizer.device`: cpu where true, none where false",
 }
 
@@ -76,7 +75,10 @@ def translate(entries: Entries) -> tuple[Entries, list[str]]:
         for new_path, new_entry in _translate_one(path, entry):
             if new_path in ours and not same(ours[new_path].value, new_entry.value):
                 first = ours[new_path]
-                problems.append(f"{new_entry.where}: {new_entry.written} is another name of {first.written} ({first.where}), with another value; keep one.")
+                problems.append(
+                    f"{new_entry.where}: {new_entry.written} is another name of {first.written} ({first.where}), "
+                    "with another value; keep one."
+                )
                 continue
             ours[new_path] = new_entry
     return ours, problems
@@ -114,8 +116,6 @@ def _translate_one(path: KeyPath, entry: Entry) -> list[tuple[KeyPath, Entry]]:
         return [(("fire_threshold",), replace(entry, value=value // 2 if _is_int(value) else value))]
     if name == "seq_length_val":
         return [(("eval_lengths",), replace(entry, value=[value] if _is_int(value) else value))]
-    if name == "mlp_type" and value == "llama":
-        return [(("activation",), replace(entry, value="swiglu"))]
     if name == "zero_optimization.cpu_offload" and isinstance(value, bool):
         return [(("zero_optimization", "offload_optimizer", "device"), replace(entry, value="cpu" if value else "none"))]
     for length in range(len(path), 0, -1):  # a block's other name carries its keys along

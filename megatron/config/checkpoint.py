@@ -11,9 +11,13 @@ class CheckpointConfig(Group):
     save: str | None = key(None, "Folder to write checkpoints to; none are written without it.")
     load: str | None = key(None, "Folder to start from. Nothing there is an error, unless it equals `save` (a run's first start).")
     iteration: int | None = key(None, "Load `global_stepN` of this step instead of the latest.", ge=0)
-    checkpoint_factor: int | float | None = key(None, "Steps between checkpoints (`checkpoint_scale: linear`), or the ratio of their steps (`log`).", gt=0)
+    checkpoint_factor: int | float | None = key(
+        None, "Steps between checkpoints (`checkpoint_scale: linear`), or the ratio of their steps (`log`).", gt=0
+    )
     checkpoint_scale: Literal["linear", "log"] = key("linear", "Checkpoints every checkpoint_factor steps, or at 1, f, f^2, ...")
     extra_save_iters: list[int] = key(None, "Further steps to save at.", default_factory=list)
     keep_last_n_checkpoints: int | None = key(None, "Delete older checkpoints once so many are whole; default: keep all.", ge=1)
     finetune: bool = key(False, "Load only the weights; step, optimiser and data start anew.")
-    checkpoint_validation_with_forward_pass: bool = key(False, "Accepted as false only: manifests with hashes check a checkpoint.", json_schema_extra={"only": False})
+    checkpoint_validation_with_forward_pass: bool = key(
+        False, "Accepted as false only: manifests with hashes check a checkpoint.", json_schema_extra={"only": False}
+    )

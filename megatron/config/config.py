@@ -54,5 +54,5 @@ class Config(Group):
         return self._origins.notices
 
     def where(self, key: str) -> str:
-        """"file:line" of a dotted key, "--set", or "" for a default."""
+        """ "file:line" of a dotted key, "--set", or "" for a default."""
         return self._origins.where.get(key, "")

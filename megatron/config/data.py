@@ -6,7 +6,7 @@ from megatron.config.base import Group, key
 
 
 class DataConfig(Group):
-    """Prefixes name a `.bin`/`.idx` pair (shared/spec/token_files.md) without its ending."""
+    """Prefixes name a `.bin`/`.idx` pair without its ending."""
 
     data_path: str | list[str | float | int] | None = key(
         None, "One prefix, or GPT-NeoX's weight/prefix list; cut into train/valid/test by `split`."
@@ -18,7 +18,9 @@ class DataConfig(Group):
     valid_data_weights: list[float] | None = key(None, "Weights of the validation mixture.")
     test_data_weights: list[float] | None = key(None, "Weights of the test mixture.")
     weight_by_num_documents: bool = key(False, "Weights of a mixture from its document counts, as in multilingual pretraining.")
-    weighted_sampler_alpha: float = key(1.0, "With weight_by_num_documents: exponent of the shares; 1 is proportional, towards 0 is equal.", ge=0, le=1)
+    weighted_sampler_alpha: float = key(
+        1.0, "With weight_by_num_documents: exponent of the shares; 1 is proportional, towards 0 is equal.", ge=0, le=1
+    )
     split: str = key("969, 30, 1", "Shares of the documents of data_path for train, valid and test.")
     data_impl: Literal["mmap", "infer"] = key("mmap", "Token files are always memory-mapped; other readers are refused.")
     mmap_warmup: bool = key(False, "Read each token file once at the start, so that the page cache holds it.")

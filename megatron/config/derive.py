@@ -111,8 +111,8 @@ class _Checks:
             if rotated < 2 or rotated % 2:
                 self.say(
                     "rotary_pct",
-                    f"{positional.rotary_pct} of a head's {model.head_dim} dimensions are {rotated} to rotate; they rotate in pairs, so it must be "
-                    "even and at least 2.",
+                    f"{positional.rotary_pct} of a head's {model.head_dim} dimensions are {rotated} to rotate; they rotate in pairs, "
+                    "so it must be even and at least 2.",
                 )
         if method == "sinusoidal" and model.hidden_size % 2:
             self.say("hidden_size", f"must be even for pos_emb: {positional.pos_emb}, not {model.hidden_size}.")
@@ -130,13 +130,18 @@ class _Checks:
             if not 0 <= beta < 1:
                 self.say("optimizer.params.betas", f"must be from 0 to below 1, not {beta}.")
         if optimizer.min_lr > params.lr:
-            self.say("min_lr", f"{optimizer.min_lr} is more than the peak rate optimizer.params.lr {params.lr}{self._also('optimizer.params.lr')}.")
+            self.say(
+                "min_lr",
+                f"{optimizer.min_lr} is more than the peak rate optimizer.params.lr {params.lr}{self._also('optimizer.params.lr')}.",
+            )
         if zero.stage < 3:
             for name, value in _changed(zero):
                 if name.startswith("stage3_"):
                     self.say(f"zero_optimization.{name}", f"{value} has an effect only with stage 3, not with stage {zero.stage}.")
             if zero.offload_param.device != "none":
-                self.say("zero_optimization.offload_param.device", f"parameters can be offloaded only with stage 3, not with stage {zero.stage}.")
+                self.say(
+                    "zero_optimization.offload_param.device", f"parameters can be offloaded only with stage 3, not with stage {zero.stage}."
+                )
         if zero.offload_optimizer.device != "none" and zero.stage < 1:
             self.say("zero_optimization.offload_optimizer.device", "optimiser state can be offloaded only with stage 1, 2 or 3.")
         if cuda is False:
@@ -201,7 +206,11 @@ class _Checks:
         if config.bf16.enabled:
             says["bf16.enabled"] = "bf16"
         for block, name in (("fp16", "fp16"), ("bf16", "bf16")):  # enabled: false only speaks where it was written
-            if not getattr(config, block).enabled and says.get("precision") == name and "enabled" in getattr(config, block).model_fields_set:
+            if (
+                not getattr(config, block).enabled
+                and says.get("precision") == name
+                and "enabled" in getattr(config, block).model_fields_set
+            ):
                 says[f"{block}.enabled"] = "fp32"
         if len(set(says.values())) > 1:
             spelt = ", ".join(f"{key}{self._also(key)} says {value}" for key, value in says.items())
@@ -238,7 +247,9 @@ class _Checks:
             steps = steps or 1
             micro = self._share(whole, replicas * steps, f"{replicas} data-parallel processes x gradient_accumulation_steps {steps}")
         elif steps is None:
-            steps = 1 if whole is None else self._share(whole, micro * replicas, f"micro batch {micro} x {replicas} data-parallel processes")
+            steps = (
+                1 if whole is None else self._share(whole, micro * replicas, f"micro batch {micro} x {replicas} data-parallel processes")
+            )
         product = micro * steps * replicas
         if whole is not None and product != whole and micro and steps:
             self.say(

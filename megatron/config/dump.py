@@ -19,4 +19,6 @@ add_resolvers(Dumper, ("float", "int"))
 def dump_yaml(config: Config) -> str:
     """Flat YAML with every key, a comment before each group. Loaded again it gives an equal Config; floats are exact."""
     groups = config.model_dump(mode="json")
-    return "\n".join(f"# {name}\n{yaml.dump(keys, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)}" for name, keys in groups.items())
+    return "\n".join(
+        f"# {name}\n{yaml.dump(keys, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)}" for name, keys in groups.items()
+    )

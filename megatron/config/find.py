@@ -29,8 +29,12 @@ def find_file(name: str | Path, directory: str | None = None) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError(f"{name}: {len(found)} files of this name in {directory}: {', '.join(map(str, found))}; write one with its folder.")
-    raise ConfigError(f"{target}: no such file, nor in a sub-folder of {directory}.{_suggestion(target.name, Path(directory), recursive=True)}")
+        raise ConfigError(
+            f"{name}: {len(found)} files of this name in {directory}: {', '.join(map(str, found))}; write one with its folder."
+        )
+    raise ConfigError(
+        f"{target}: no such file, nor in a sub-folder of {directory}.{_suggestion(target.name, Path(directory), recursive=True)}"
+    )
 
 
 def _with_endings(path: Path) -> list[Path]:

@@ -68,7 +68,10 @@ def _merge(merged: Entries, entries: Entries) -> dict[KeyPath, str]:
             merged[path] = entry
         elif path not in merged or not same(merged[path].value, entry.value):
             values = f"{show(before.value)} and {show(entry.value)}" if path in merged else "a value and a block of keys"
-            conflicts[path] = f"{before.where} and {entry.where}: {entry.written} has two values, {values}; keep one, or decide with --set {'.'.join(path)}=..."
+            conflicts[path] = (
+                f"{before.where} and {entry.where}: {entry.written} has two values, {values}; "
+                f"keep one, or decide with --set {'.'.join(path)}=..."
+            )
     return conflicts
 
 

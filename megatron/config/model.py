@@ -15,12 +15,16 @@ class ModelConfig(Group):
     num_attention_heads: int = key(..., "Number of query heads; must divide hidden_size.", ge=1)
     num_kv_heads: int | None = key(None, "Number of key/value heads (grouped-query attention); default: num_attention_heads.", ge=1)
     intermediate_size: int | None = key(
-        None, "Width inside the MLP; default 4 x hidden_size, and 8/3 x hidden_size rounded up to mlp_multiple_of for gated activations.", ge=1
+        None,
+        "Width inside the MLP; default 4 x hidden_size, and 8/3 x hidden_size rounded up to mlp_multiple_of for gated activations.",
+        ge=1,
     )
     mlp_multiple_of: int = key(1, "The MLP width is rounded up to a multiple of this.", ge=1)
-    seq_length: int = key(..., "Training length in tokens.", ge=1)
+    seq_length: int = key(2048, "Training length in tokens.", ge=1)
     max_position_embeddings: int | None = key(
-        None, "Rows of a learned position table; longer sequences are an error for `pos_emb: learned`, nothing else reads it. Default: seq_length.", ge=1
+        None,
+        "Rows of a learned position table (`pos_emb: learned`; nothing else reads it); longer sequences are an error. Default: seq_length.",
+        ge=1,
     )
     norm: Literal["layernorm", "rmsnorm"] = key("layernorm", "Normalisation before attention and MLP, and at the end.")
     layernorm_epsilon: float = key(1e-5, "Epsilon of layernorm.", gt=0)
@@ -40,9 +44,13 @@ class ModelConfig(Group):
     hidden_dropout: float = key(0.0, "Dropout on embeddings and on what a block adds to the residual stream.", ge=0, lt=1)
     attention_dropout: float = key(0.0, "Dropout on attention probabilities.", ge=0, lt=1)
     make_vocab_size_divisible_by: int = key(128, "The vocabulary is padded to a multiple of this (times model_parallel_size).", ge=1)
-    attention_backend: Literal["auto", "eager", "sdpa"] = key("auto", "How attention is computed; a backend that cannot do what the config asks is an error.")
+    attention_backend: Literal["auto", "eager", "sdpa"] = key(
+        "auto", "How attention is computed; a backend that cannot do what the config asks is an error."
+    )
     apply_query_key_layer_scaling: bool = key(
-        False, "Accepted as false only: the trick exists to keep fp16 scores small, and scores here are float32.", json_schema_extra={"only": False}
+        False,
+        "Accepted as false only: the trick exists to keep fp16 scores small, and scores here are float32.",
+        json_schema_extra={"only": False},
     )
 
     @property

@@ -18,7 +18,9 @@ class OptimizerParams(Group):
 class OptimizerBlock(Group):
     """`optimizer`."""
 
-    type: Literal["Adam", "AdamW", "SGD"] = key("Adam", "Adam and AdamW both decay weights apart from the gradient, as GPT-NeoX's Adam does.")
+    type: Literal["Adam", "AdamW", "SGD"] = key(
+        "Adam", "Adam and AdamW both decay weights apart from the gradient, as GPT-NeoX's Adam does."
+    )
     implementation: Literal["auto", "torch", "apex", "deepspeed"] = key(
         "auto", "Whose Adam: auto is torch's (fused where there is one); apex and deepspeed must be installed to be asked for."
     )
@@ -35,7 +37,9 @@ class OffloadConfig(Group):
 class ZeroConfig(Group):
     """DeepSpeed's `zero_optimization` block."""
 
-    stage: int = key(0, "0 none, 1 optimiser state, 2 and gradients, 3 and parameters are sharded over data-parallel processes.", ge=0, le=3)
+    stage: int = key(
+        0, "0 none, 1 optimiser state, 2 and gradients, 3 and parameters are sharded over data-parallel processes.", ge=0, le=3
+    )
     allgather_partitions: bool = key(True, "Gather updated parameters with all-gather (else broadcasts).")
     allgather_bucket_size: int = key(500_000_000, "Elements gathered at once.", ge=1)
     overlap_comm: bool = key(False, "Reduce gradients while the backward pass runs.")
@@ -61,10 +65,18 @@ class OptimizerConfig(Group):
     zero_optimization: ZeroConfig = key(None, "Sharding of the training state.", default_factory=ZeroConfig)
     gradient_clipping: float = key(1.0, "Largest norm of the whole gradient; 0 does not clip.", ge=0)
     weight_decay: float = key(0.1, "Decay of the matrices.", ge=0)
-    weight_decay_positional: bool = key(False, "Also decay the positional parameters (KERPLE's a and p, FIRE's c, tables), as the DAPE paper's runs did.")
-    lr_decay_style: Literal["constant", "linear", "cosine", "exponential", "inverse_sqrt"] = key("linear", "Shape of the decay after the warm-up.")
+    weight_decay_positional: bool = key(
+        False, "Also decay the positional parameters (KERPLE's a and p, FIRE's c, tables), as the DAPE paper's runs did."
+    )
+    lr_decay_style: Literal["constant", "linear", "cosine", "exponential", "inverse_sqrt"] = key(
+        "linear", "Shape of the decay after the warm-up."
+    )
     lr_decay_iters: int | None = key(None, "Steps until min_lr is reached; default: train_iters.", ge=1)
     min_lr: float = key(0.0, "Lowest learning rate.", ge=0)
     warmup: float = key(0.01, "Share of lr_decay_iters over which the rate rises linearly from 0.", ge=0, le=1)
-    override_lr_scheduler: bool = key(False, "Accepted for GPT-NeoX's files: the schedule always comes from the configuration, never from a checkpoint.")
-    use_checkpoint_lr_scheduler: bool = key(False, "Accepted as false only: the schedule always comes from the configuration.", json_schema_extra={"only": False})
+    override_lr_scheduler: bool = key(
+        False, "Accepted for GPT-NeoX's files: the schedule always comes from the configuration, never from a checkpoint."
+    )
+    use_checkpoint_lr_scheduler: bool = key(
+        False, "Accepted as false only: the schedule always comes from the configuration.", json_schema_extra={"only": False}
+    )

@@ -10,4 +10,6 @@ class ParallelConfig(Group):
 
     pipe_parallel_size: int = key(0, "Pipeline stages; 0 and 1 mean no pipeline.", ge=0)
     model_parallel_size: int = key(1, "Tensor-parallel processes.", ge=1)
-    distributed_backend: Literal["nccl", "gloo"] | None = key(None, "Default: nccl with GPUs, gloo without. nccl on a machine without a GPU becomes gloo, and the log says so.")
+    distributed_backend: Literal["nccl", "gloo"] | None = key(
+        None, "Default: nccl with GPUs, gloo without. nccl on a machine without a GPU becomes gloo, and the log says so."
+    )

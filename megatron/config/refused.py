@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from megatron.config.wording import show
+
 
 @dataclass(frozen=True)
 class Idle:
@@ -19,7 +21,11 @@ class Idle:
         """("", "") accepted in silence, ("noted", why) or ("refused", reason)."""
         if any(type(value) is type(quiet) and value == quiet for quiet in self.silent):
             return "", ""
-        return ("noted", self.why) if self.noted(value) else ("refused", self.otherwise or f"only {self.accepts} means something here: {self.why}")
+        return (
+            ("noted", self.why)
+            if self.noted(value)
+            else ("refused", self.otherwise or f"only {self.accepts} means something here: {self.why}")
+        )
 
 
 def flag(why: str) -> Idle:
@@ -29,12 +35,12 @@ def flag(why: str) -> Idle:
 
 def off(reason: str) -> Idle:
     """Only the value that switches the feature off is accepted."""
-    return Idle("off", (False, None), otherwise=reason, accepts="false")
+    return Idle("", (False, None), otherwise=reason, accepts="false")
 
 
 def default(reason: str, *values: Any) -> Idle:
     """Only GPT-NeoX's own default (or what means the same) is accepted."""
-    return Idle("as it is here", (None, *values), otherwise=reason, accepts=" or ".join("null" if v is None else repr(v).lower() if isinstance(v, bool) else f"`{v}`" for v in values))
+    return Idle("", (None, *values), otherwise=reason, accepts=" or ".join(map(show, values)) or "null")
 
 
 def anything(why: str) -> Idle:
@@ -45,7 +51,8 @@ def anything(why: str) -> Idle:
 def dense_attention(value: Any) -> bool:
     """GPT-NeoX's [[["global"], N], ...] where every layer attends to everything before it."""
     return isinstance(value, list) and all(
-        isinstance(group, list) and group and isinstance(group[0], list) and all(kind in ("global", "flash") for kind in group[0]) for group in value
+        isinstance(group, list) and group and isinstance(group[0], list) and all(kind in ("global", "flash") for kind in group[0])
+        for group in value
     )
 
 
@@ -67,14 +74,17 @@ IDLE: dict[str, Idle] = {
     "use_cpu_initialization": flag("parameters are always drawn on the CPU, so that they do not depend on the device"),
     "onnx_safe": flag("there is no ONNX path"),
     "attention_config": Idle(
-        "every layer attends to everything before it", (None,), dense_attention,
-        "only layers of kind global or flash exist here (sparse, local, gmlp, rwkv and mamba layers do not).", '[[["global"], N]] and [[["flash"], N]]',
+        "every layer attends to everything before it",
+        (None,),
+        dense_attention,
+        "only layers of kind global or flash exist here (sparse, local, gmlp, rwkv and mamba layers do not).",
+        '[[["global"], N]] and [[["flash"], N]]',
     ),
     "sparsity_config": default("sparse attention is not built.", {}),
     "sparse_attention": default("sparse attention is not built.", {}),
     "rotary_save_freqs_buffer": off("rotary frequencies are computed, never stored."),
     "output_layer_parallelism": default("the output layer is split over the vocabulary.", "column"),
-    "mlp_type": default("choose the MLP by `activation`.", "regular"),
+    "mlp_type": default("for llama write `activation: swiglu`, `use_bias_in_mlp: false` and `mlp_multiple_of: 256`.", "regular"),
     "param_sharing_style": default("layers never share parameters.", "grouped"),
     "norm_placement": default("norms stand before attention and MLP.", "pre"),
     "use_qk_layernorm": off("queries and keys are not normalised."),
@@ -93,7 +103,9 @@ IDLE: dict[str, Idle] = {
     "sparse_gradients": off("gradients are dense."),
     "use_bnb_optimizer": off("bitsandbytes optimisers are not built; use `optimizer`."),
     "zero_allow_untested_optimizer": flag("always allowed"),
-    "dynamic_loss_scale": Idle("`fp16.loss_scale: 0` is dynamic", (None,), lambda value: value is True, "write a fixed `fp16.loss_scale` instead.", "true"),
+    "dynamic_loss_scale": Idle(
+        "`fp16.loss_scale: 0` is dynamic", (None,), lambda value: value is True, "write a fixed `fp16.loss_scale` instead.", "true"
+    ),
     "communication_data_type": default("gradients travel in their own format, or in float32 with `fp32_allreduce`."),
     # data
     "use_shared_fs": flag("no index files are built on any file system"),
@@ -148,7 +160,10 @@ IDLE: dict[str, Idle] = {
     "use_mup": off("mu-parametrisation is not built."),
     "coord_check": off("mu-parametrisation is not built."),
     "save_base_shapes": off("mu-parametrisation is not built."),
-    **{f"mup_{name}": default("mu-parametrisation is not built.", 1, 1.0) for name in ("init_scale", "attn_temp", "output_temp", "embedding_mult", "rp_embedding_mult")},
+    **{
+        f"mup_{name}": default("mu-parametrisation is not built.", 1, 1.0)
+        for name in ("init_scale", "attn_temp", "output_temp", "embedding_mult", "rp_embedding_mult")
+    },
     "mup_width_scale": default("mu-parametrisation is not built.", 2),
 }
 
@@ -171,23 +186,42 @@ REFUSED: dict[str, str] = {
     "soft_prompt_tuning": "soft prompts are not built.",
     "model_arch": "only the decoder-only model exists.",
     **dict.fromkeys(("num_encoder_layers", "decoder_seq_length", "extra_sentinel_tokens"), "only the decoder-only model exists."),
-    **dict.fromkeys(("packing", "loss_on_targets_only", "masked_lm_prob", "mean_noise_span_length"), "only pretraining on the next token is built."),
+    **dict.fromkeys(
+        ("packing", "loss_on_targets_only", "masked_lm_prob", "mean_noise_span_length"), "only pretraining on the next token is built."
+    ),
     **dict.fromkeys(("mamba_selective_scan_fusion", "mamba_causal_conv_fusion", "mamba_inner_func_fusion"), MAMBA),
     **dict.fromkeys(("mamba_selective_fp32_params", "mamba_use_bias_in_conv", "mamba_use_bias_in_linears"), MAMBA),
     **dict.fromkeys(("dim_att", "head_size", "ffn_dim"), RWKV),
-    **dict.fromkeys(("te_columnparallel", "te_rowparallel", "te_layernorm_mlp", "te_mha", "te_fp8_format", "te_fp8_wgrad"), TRANSFORMER_ENGINE),
+    **dict.fromkeys(
+        ("te_columnparallel", "te_rowparallel", "te_layernorm_mlp", "te_mha", "te_fp8_format", "te_fp8_wgrad"), TRANSFORMER_ENGINE
+    ),
     **dict.fromkeys(("te_fp8_amax_history_len", "te_fp8_amax_compute_algo", "te_fp8_margin", "te_fp8_mha"), TRANSFORMER_ENGINE),
     **dict.fromkeys(("moe_num_experts", "num_experts", "moe_expert_interval", "expert_interval", "moe_top_k", "moe_token_dropping"), MOE),
-    **dict.fromkeys(("moe_loss_coeff", "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_lbl_in_fp32", "moe_jitter_eps", "moe_router_type"), MOE),
-    **dict.fromkeys(("moe_expert_parallel_size", "moe_train_capacity_factor", "moe_eval_capacity_factor", "moe_min_capacity", "moe_use_residual"), MOE),
+    **dict.fromkeys(
+        ("moe_loss_coeff", "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_lbl_in_fp32", "moe_jitter_eps", "moe_router_type"), MOE
+    ),
+    **dict.fromkeys(
+        ("moe_expert_parallel_size", "moe_train_capacity_factor", "moe_eval_capacity_factor", "moe_min_capacity", "moe_use_residual"), MOE
+    ),
     **dict.fromkeys(("moe_type", "moe_glu", "enable_expert_tensor_parallelism", "use_tutel", "sinkhorn_tolerance"), MOE),
     # data and objectives
     **dict.fromkeys(("label_data_paths", "train_label_data_paths", "valid_label_data_paths", "test_label_data_paths"), PREFERENCES),
     **dict.fromkeys(("train_reward_data_paths", "valid_reward_data_paths", "test_reward_data_paths"), PREFERENCES),
-    **dict.fromkeys((f"{sign}_{split}{kind}_data_paths" for sign in ("pos", "neg") for split in ("train", "valid", "test") for kind in ("", "_label")), PREFERENCES),
-    **dict.fromkeys(("dpo_fp32", "dpo_reference_free", "dpo_beta", "kto_fp32", "kto_beta", "kto_desirable_weight", "kto_undesirable_weight"), PREFERENCES),
-    **dict.fromkeys(("z_loss", "fp32_reinforce", "kl_impl", "kl_div_beta", "reinforce_leave_one_out", "precompute_model_name"), PREFERENCES),
-    **dict.fromkeys(("serve_model_weights", "weight_server_port", "online_dataserver_ips", "online_dataserver_ports"), "online data serving is not built."),
+    **dict.fromkeys(
+        (f"{sign}_{split}{kind}_data_paths" for sign in ("pos", "neg") for split in ("train", "valid", "test") for kind in ("", "_label")),
+        PREFERENCES,
+    ),
+    **dict.fromkeys(
+        ("dpo_fp32", "dpo_reference_free", "dpo_beta", "kto_fp32", "kto_beta", "kto_desirable_weight", "kto_undesirable_weight"),
+        PREFERENCES,
+    ),
+    **dict.fromkeys(
+        ("z_loss", "fp32_reinforce", "kl_impl", "kl_div_beta", "reinforce_leave_one_out", "precompute_model_name"), PREFERENCES
+    ),
+    **dict.fromkeys(
+        ("serve_model_weights", "weight_server_port", "online_dataserver_ips", "online_dataserver_ports"),
+        "online data serving is not built.",
+    ),
     "train_epochs": "write the number of steps as `train_iters`.",
     "lr_decay_fraction": "write the number of steps as `lr_decay_iters`.",
     "padded_vocab_size": "follows from the tokenizer and `make_vocab_size_divisible_by`.",
@@ -208,7 +242,9 @@ REFUSED: dict[str, str] = {
     "account": "pass it to sbatch or srun.",
     "autotuning_run": "autotuning is not built.",
     "deepscale_config": "an old name of a DeepSpeed configuration file; write the keys here.",
-    **dict.fromkeys(("depth_model_parallel_size", "row_model_parallel_size", "column_model_parallel_size"), "AxoNN's parallelism is not built."),
+    **dict.fromkeys(
+        ("depth_model_parallel_size", "row_model_parallel_size", "column_model_parallel_size"), "AxoNN's parallelism is not built."
+    ),
     **dict.fromkeys(("use_axonn_model_parallelism", "optimize_axonn_communication"), "AxoNN's parallelism is not built."),
     # blocks of DeepSpeed's own configuration
     "scheduler": "the learning rate follows `lr_decay_style`, `lr_decay_iters`, `min_lr` and `warmup`.",
@@ -221,5 +257,8 @@ REFUSED: dict[str, str] = {
     "flops_profiler": "TFLOP/s and MFU are always logged.",
     "checkpoint": "write `save`, `load` and the checkpoint_... keys.",
     "deepspeed_extra_args": "DeepSpeed's configuration follows from these keys alone.",
-    **dict.fromkeys(("autotuning", "data_efficiency", "csv_monitor", "elasticity", "comms_logger", "compression_training", "data_types"), DEEPSPEED_BLOCK),
+    **dict.fromkeys(
+        ("autotuning", "data_efficiency", "csv_monitor", "elasticity", "comms_logger", "compression_training", "data_types"),
+        DEEPSPEED_BLOCK,
+    ),
 }

@@ -12,6 +12,8 @@ class TokenizerConfig(Group):
         "GPT2BPETokenizer", "Kind of tokenizer."
     )
     vocab_file: str | None = key(
-        None, "HFTokenizer: tokenizer.json; GPT2BPETokenizer: vocab.json; HFGPT2Tokenizer: a folder or tokenizer.json; TiktokenTokenizer: an encoding's name."
+        None,
+        "HFTokenizer: tokenizer.json; GPT2BPETokenizer: vocab.json; HFGPT2Tokenizer: a folder or tokenizer.json; "
+        "TiktokenTokenizer: an encoding's name.",
     )
     merge_file: str | None = key(None, "GPT2BPETokenizer: merges.txt.")

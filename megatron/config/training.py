@@ -7,7 +7,9 @@ class TrainingConfig(Group):
     """How much is trained, in which portions."""
 
     train_iters: int = key(..., "Optimiser steps of the run.", ge=0)
-    train_batch_size: int | None = key(None, "Sequences per step over all processes; default: micro batch x accumulation x data-parallel size.", ge=1)
+    train_batch_size: int | None = key(
+        None, "Sequences per step over all processes; default: micro batch x accumulation x data-parallel size.", ge=1
+    )
     train_micro_batch_size_per_gpu: int | None = key(None, "Sequences per forward pass of one process.", ge=1)
     gradient_accumulation_steps: int | None = key(None, "Forward passes per step (`gas` is an older name).", ge=1)
     seed: int = key(1234, "Everything random is a function of this and of the step.", ge=0)

@@ -39,7 +39,9 @@ def type_words(annotation: Any) -> str:
 
 def _plural(annotation: Any) -> str:
     if get_origin(annotation) in UNION:
-        return " and ".join(dict.fromkeys(_plural(option) for option in get_args(annotation) if not (option is int and float in get_args(annotation))))
+        return " and ".join(
+            dict.fromkeys(_plural(option) for option in get_args(annotation) if not (option is int and float in get_args(annotation)))
+        )
     return {int: "whole numbers", float: "numbers", str: "texts", bool: "true/false"}.get(annotation, "values")
 
 
@@ -58,7 +60,7 @@ def show(value: Any) -> str:
 
 
 def type_problem(annotation: Any, value: Any) -> str:
-    """"must be a number, not "6e-4"; write it without quotes"."""
+    """ "must be a number, not "6e-4"; write it without quotes"."""
     hint = _hint(annotation, value)
     return f"must be {type_words(annotation)}, not {show(value)}{f'; {hint}' if hint else ''}."
 
@@ -113,7 +115,7 @@ def constraint_problem(error: dict[str, Any]) -> str | None:
 
 
 def nearest(name: str, names: list[str]) -> str:
-    """"; did you mean x or y?", or nothing where no name is near."""
+    """ "; did you mean x or y?", or nothing where no name is near."""
     close = get_close_matches(name, names, 3, 0.7)
     return f"; did you mean {' or '.join(close)}?" if close else "."
 

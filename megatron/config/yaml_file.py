@@ -8,7 +8,7 @@ dates are text.
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -37,7 +37,7 @@ Entries = dict[KeyPath, Entry]
 class Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the scalars described above."""
 
-    yaml_implicit_resolvers: dict[str, list] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, list]] = {}
 
 
 def add_resolvers(cls: type, names: tuple[str, ...]) -> None:
@@ -128,7 +128,9 @@ class _Reader:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not (isinstance(key_node, yaml.ScalarNode) and key_node.tag.endswith(":str")):
-                self._problem(key_node, f"a key must be a name, not {key_node.value if isinstance(key_node, yaml.ScalarNode) else 'a block'!r}.")
+                self._problem(
+                    key_node, f"a key must be a name, not {key_node.value if isinstance(key_node, yaml.ScalarNode) else 'a block'!r}."
+                )
                 continue
             key, spelt = normalise(key_node.value), f"{written}{key_node.value}"
             if key in lines:
