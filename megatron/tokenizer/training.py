@@ -24,7 +24,6 @@ def train_bpe(texts: Iterable[str], vocab_size: int, output: str) -> int:
         vocab_size=vocab_size,
         special_tokens=[END_OF_DOCUMENT],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     with atomic_outputs(output) as (file,):
