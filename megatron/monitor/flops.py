@@ -17,8 +17,12 @@ pass are work of the hardware, not of the model: they count in `hardware` alone.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from megatron.monitor.devices import peak_tflops
+
 if TYPE_CHECKING:
     from megatron.config.config import Config
+
+__all__ = ["FlopsByPart", "dape_flops_per_pair", "flops_per_token", "model_flops_utilisation", "peak_tflops", "tflops_per_device"]
 
 DAPE_PREFIX = "dape_"
 WITHOUT_BIAS = frozenset(  # encodings that add no bias of their own to the scores, so that DAPE's map reads the scores alone
@@ -43,18 +47,18 @@ class FlopsByPart:
         return self.projections + self.attention + self.positional + self.mlp + self.vocabulary
 
     @property
-    def training(self) -> float:
-        """FLOPs of a forward and a backward pass, per token: what MFU counts."""
+    def total(self) -> float:
+        """FLOPs of a forward and a backward pass, per token: the model's work in training, what MFU counts."""
         return 3 * self.forward
 
     @property
     def hardware(self) -> float:
-        """`training`, and the recomputed forward pass of the blocks under `checkpoint_activations`: what the device is asked to do."""
-        return self.training + (self.forward - self.vocabulary if self.recompute else 0)
+        """`total`, and the recomputed forward pass of the blocks under `checkpoint_activations`: what the device is asked to do."""
+        return self.total + (self.forward - self.vocabulary if self.recompute else 0)
 
 
 def flops_per_token(config: "Config", vocab_size: int, length: int) -> FlopsByPart:
-    """FLOPs per token of `length`-token sequences. `vocab_size` is the number of logits, padding included."""
+    """FLOPs per token of `length`-token sequences. `vocab_size` is the number of logits that are computed."""
     model = config.model
     hidden, heads_width = model.hidden_size, model.num_attention_heads * model.head_dim
     kv_width = model.kv_heads * model.head_dim
@@ -83,7 +87,7 @@ def dape_channels(heads: int, base: str, form: str) -> int:
 
 def tflops_per_device(flops: FlopsByPart, tokens_per_second: float, devices: int) -> float:
     """Model TFLOP/s of each device in training; `tokens_per_second` is that of all `devices` together."""
-    return flops.training * tokens_per_second / devices / 1e12
+    return flops.total * tokens_per_second / devices / 1e12
 
 
 def model_flops_utilisation(tflops: float, peak_tflops: float | None) -> float | None:

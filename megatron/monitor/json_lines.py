@@ -35,10 +35,10 @@ class JsonLines:
             raise MetricsFileError(f"log_dir: cannot write {path}: {error.strerror}. Give another log_dir, or make that one writable.") from error
 
     def write_training(self, step: int, record: Record) -> None:
-        self._write({"step": step, **record})
+        self._write(record)
 
     def write_evaluation(self, step: int, record: Record) -> None:
-        self._write({"step": step, **record})
+        self._write(record)
 
     def close(self) -> None:
         try:

@@ -12,6 +12,7 @@ from tqdm import tqdm
 Mode = Literal["auto", "bar", "lines", "none"]
 Item = TypeVar("Item")
 
+BAR_FIGURES = ("loss", "lm_loss", "tokens_per_second", "mfu")  # what there is room for beside a bar
 SECONDS_BETWEEN_LINES = 10.0  # of `track`, where there is no bar
 
 
@@ -66,12 +67,11 @@ class Progress(NullProgress):
 
         Moves the bar and shows the figures beside it; elsewhere prints one line with the time left. The caller decides how often.
         """
-        shown = describe(figures)
         if self._bar is not None:
-            self._bar.set_postfix_str(shown, refresh=False)
+            self._bar.set_postfix_str(describe({name: figures[name] for name in BAR_FIGURES if name in figures}), refresh=False)
             self.advance(step)
         elif self._mode == "lines":
-            self._print(", ".join(part for part in (f"step {step}/{self._total}", shown, self._time_left(step)) if part))
+            self._print(", ".join(part for part in (f"step {step}/{self._total}", describe(figures), self._time_left(step)) if part))
 
     def say(self, text: str) -> None:
         """Print a message on a line of its own, in every mode; a bar goes on below it."""
@@ -149,6 +149,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {
     "learning_rate": lambda value: f"rate {value:.3g}",
     "grad_norm": lambda value: f"gradient {value:.3g}",
     "loss_scale": lambda value: f"scale {value:g}",
+    "tokens": lambda value: f"{_thousands(value)} tokens",
     "tokens_per_second": lambda value: f"{_thousands(value)} tokens/s",
     "tflops": lambda value: f"{value:.3g} TFLOP/s",
     "mfu": lambda value: f"MFU {100 * value:.1f}%",
