@@ -1,6 +1,7 @@
 """The run's processes: who they are, which device each owns, and the few collectives that the run's own glue needs."""
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -89,6 +90,7 @@ def start_processes(config: Config) -> Processes:
 def quiet(deepspeed: Any) -> None:
     """Warnings only; and no shared-memory op: DeepSpeed would compile it with g++ at the first start on a CPU, for little gain over gloo."""
     deepspeed.utils.logger.setLevel("WARNING")
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")  # DeepSpeed's calls, not the user's
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
