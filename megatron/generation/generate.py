@@ -11,6 +11,7 @@ from megatron.errors import UserError
 from megatron.generation.cache import KeyValueCache
 from megatron.generation.sampling import sample
 from megatron.model.gpt import GPT
+from megatron.model.init import named_generator
 from megatron.tokenizer.base import Tokenizer
 
 PADDING = -1  # document number of what fills the shorter prompts of a batch on the left
@@ -38,7 +39,7 @@ def generate(
     model.check_length(max(map(len, encoded), default=0) + maximum_tokens)
     for start in range(0, len(encoded), batch_size):
         batch = encoded[start : start + batch_size]
-        generators = [torch.Generator().manual_seed((seed << 32) + start + row) for row in range(len(batch))]
+        generators = [named_generator(seed, f"prompt {start + row}") for row in range(len(batch))]
         continuations = continue_batch(
             model, batch, generators, maximum_tokens, tokenizer.eod, torch.device(device), temperature=temperature, top_k=top_k, top_p=top_p
         )
