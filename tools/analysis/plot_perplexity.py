@@ -13,6 +13,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -216,8 +217,10 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(temporary, format="png", dpi=150)
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UserError(f"--output: cannot write {path}: {error.strerror}.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def print_table(curves: Sequence[Curve]) -> None:
