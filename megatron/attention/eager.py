@@ -32,7 +32,7 @@ def eager_attention(
 def masked_scores(
     q: Tensor, k: Tensor, positional: PositionalEncoding, query_positions: Tensor, key_positions: Tensor, mask: AttentionMask
 ) -> Tensor:
-    """All the encoding has to say about the scores, then the mask: [b, h, q, k], -inf where not allowed. Queries and keys have h heads both."""
+    """All the encoding has to say about the scores, then the mask: [b, h, q, k], -inf where not allowed. Keys have all h heads here."""
     allowed = mask.allowed()  # [q, k] or [b, 1, q, k]
     high = torch.promote_types(q.dtype, torch.float32)
     if "scores" in positional.acts_on:

@@ -30,10 +30,11 @@ def generate(
     device: torch.device | str = "cpu",
     batch_size: int = 8,
 ) -> Iterator[dict[str, Any]]:
-    """One result per prompt, in order: {"context": prompt, "text": continuation, "length": tokens in it, "finished": met the end of a document}.
+    """One result per prompt, in order: {"context": prompt, "text": continuation, "length": its tokens, "finished": met an end of document}.
 
-    The n-th prompt's randomness depends on (seed, n) alone, not on the batch that it is in. An empty prompt starts after an end of document.
-    Raises UserError where a prompt is empty and the tokenizer has no end of document, or prompt and continuation exceed a learned position table.
+    The n-th prompt's randomness depends on (seed, n) alone, not on its batch. An empty prompt starts after an end of document.
+    Raises UserError where a prompt is empty and the tokenizer has no end of document, or where prompt and continuation exceed a learned
+    position table.
     """
     encoded = [_encode(tokenizer, prompt) for prompt in prompts]
     model.check_length(max(map(len, encoded), default=0) + maximum_tokens)

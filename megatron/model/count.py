@@ -5,7 +5,7 @@ import torch
 from megatron.config import Config
 from megatron.model.gpt import GPT
 
-PARTS = {"positional": "positional", "norm": "norms", "attention_norm": "norms", "mlp_norm": "norms", "attention": "attention", "mlp": "mlp"}
+PARTS = {"norm": "norms", "attention_norm": "norms", "mlp_norm": "norms", "attention": "attention", "mlp": "mlp"}
 
 
 def count_parameters(config: Config, vocab_size: int) -> dict[str, int]:

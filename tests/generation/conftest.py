@@ -1,5 +1,6 @@
 """Small models from flat keys."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,7 @@ TINY = {
     "num_attention_heads": 4,
     "seq_length": 16,
     "max_position_embeddings": 32,
+    "pos_emb": "rotary",
     "make_vocab_size_divisible_by": 16,
     "train_iters": 1,
     "optimizer.type": "Adam",
@@ -27,12 +29,12 @@ TINY = {
 @pytest.fixture
 def make_config() -> Callable[..., Config]:
     """Flat keys that differ from TINY -> Config."""
-    return lambda **keys: load_config([], [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in (TINY | keys).items()])
+    return lambda **keys: load_config([], [f"{key}={json.dumps(value)}" for key, value in (TINY | keys).items()])
 
 
 @pytest.fixture
 def make_model(make_config) -> Callable[..., GPT]:
-    """Flat keys -> an initialised float64 model in evaluation mode. Weights are larger than usual, so that attention is far from uniform."""
+    """Flat keys -> an initialised float64 model in evaluation mode, with weights so large that attention is far from uniform."""
 
     def make(seed: int = 7, **keys) -> GPT:
         config = make_config(**({"init_method_std": 0.2} | keys))

@@ -21,7 +21,7 @@ SIZES = {
 @pytest.mark.parametrize("size", SIZES)
 def test_standard_sizes(make_config, size: str) -> None:
     layers, hidden, heads, untied, tied = SIZES[size]
-    shape = {"num_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "make_vocab_size_divisible_by": 128, "pos_emb": "rotary"}
+    shape = {"num_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "make_vocab_size_divisible_by": 128}
     counts = count_parameters(make_config(**shape, no_weight_tying=True), 50257)
     table = 50304 * hidden
     assert counts == {

@@ -9,7 +9,7 @@ import torch
 from megatron.model.gpt import GPT
 from megatron.model.init import initialise
 
-SHAPE = {"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "no_weight_tying": True, "activation": "swiglu", "make_vocab_size_divisible_by": 128}
+SHAPE = {"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "no_weight_tying": True, "activation": "swiglu"}
 STANDARD_DEVIATIONS = {
     "normal": 0.03,
     "scaled_normal": 0.03 / math.sqrt(8),

@@ -56,16 +56,18 @@ def test_norms(make_config) -> None:
     layernorm = build_norm(make_config(layernorm_epsilon=1e-3).model).double()
     layernorm.load_state_dict({"weight": weight, "bias": bias})
     centred = x - x.mean(-1, keepdim=True)
-    torch.testing.assert_close(layernorm(x), centred / (centred.square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight + bias, atol=1e-12, rtol=0)
+    expected = centred / (centred.square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight + bias
+    torch.testing.assert_close(layernorm(x), expected, atol=1e-12, rtol=0)
     rmsnorm = build_norm(make_config(norm="rmsnorm", rms_norm_epsilon=1e-3).model).double()
     rmsnorm.load_state_dict({"weight": weight})
-    torch.testing.assert_close(rmsnorm(x), x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight, atol=1e-12, rtol=0)
+    expected = x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight
+    torch.testing.assert_close(rmsnorm(x), expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_norm_statistics_are_float32_in_half_precision(make_config, norm: str, dtype: torch.dtype) -> None:
-    """In fp16 the square of 300 overflows, and in bf16 a sum over 4096 stalls: the result is right to one rounding only if neither happens."""
+    """In fp16 the square of 300 overflows, in bf16 a sum over 4096 stalls: the result is right to one rounding only if neither happens."""
     layer = build_norm(make_config(norm=norm, hidden_size=4096).model).to(dtype)
     x = (300 * torch.randn(2, 4096, generator=torch.Generator().manual_seed(0)) + 100).to(dtype)
     exact = build_norm(make_config(norm=norm, hidden_size=4096).model).double()(x.double())
@@ -84,9 +86,11 @@ def test_rows_of_the_projection(make_config) -> None:
     torch.testing.assert_close(q, heads[:, [0, 1, 4, 5]], atol=1e-12, rtol=0)
     torch.testing.assert_close(k, heads[:, [2, 6]], atol=1e-12, rtol=0)
     torch.testing.assert_close(v, heads[:, [3, 7]], atol=1e-12, rtol=0)
-    output = layer(x, context=sequence_context(5, 0, x.device))
-    first = eager_attention(q[:, :1], k[:, :1], v[:, :1], positional, torch.arange(5), torch.arange(5), sequence_context(5, 0, x.device).mask)
-    assert output.shape == (1, 5, 48) and first.shape == (1, 1, 5, 12)
+
+    context, places = sequence_context(5, 0, x.device), torch.arange(5)
+    heads = [[x[:, n, None] for x in (q, k[:, [0, 0, 1, 1]], v[:, [0, 0, 1, 1]])] for n in range(4)]  # each [b, 1, q, d]
+    one_by_one = [eager_attention(*qkv, positional, places, places, context.mask)[:, 0] for qkv in heads]  # each [b, q, d]
+    torch.testing.assert_close(layer(x, context=context), layer.output(torch.cat(one_by_one, dim=-1)), atol=1e-12, rtol=0)
 
 
 def test_residuals(make_model, tokens) -> None:

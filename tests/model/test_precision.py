@@ -1,4 +1,4 @@
-"""Half precision stays near float32, and bf16 training goes where float32 training goes."""
+"""Half precision stays near exact arithmetic on the same (rounded) weights."""
 
 import copy
 

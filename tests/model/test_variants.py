@@ -20,8 +20,9 @@ RESIDUALS = [{}, {"gpt_j_residual": True}, {"gpt_j_residual": True, "gpt_j_tied"
 def test_every_combination_trains_a_step(make_config, tokens, activation, norm, residual) -> None:
     for biases, untied in itertools.product([True, False], repeat=2):
         config = make_config(
-            pos_emb="kerple", num_layers=2, hidden_size=32, activation=activation, norm=norm, no_weight_tying=untied, num_kv_heads=2 if untied else 4,
-            use_bias_in_norms=biases, use_bias_in_attn_linear=biases, use_bias_in_mlp=biases, embedding_layernorm=biases, **residual,
+            pos_emb="kerple", num_layers=2, hidden_size=32, num_kv_heads=2 if untied else 4, activation=activation, norm=norm,
+            no_weight_tying=untied, use_bias_in_norms=biases, use_bias_in_attn_linear=biases, use_bias_in_mlp=biases,
+            embedding_layernorm=biases, **residual,
         )  # fmt: skip
         model = GPT(config, 61)
         initialise(model, config.model, 1)
@@ -52,7 +53,8 @@ def test_parameter_names(make_config) -> None:
     linears = ["attention.query_key_value", "attention.output", "mlp.gate", "mlp.up", "mlp.down"]
     block = [f"layers.0.{part}.{kind}" for part in [*linears, "attention_norm", "mlp_norm"] for kind in ("weight", "bias")]
     positional = ["layers.0.attention.positional.a", "layers.0.attention.positional.p"]
-    ends = ["embedding.word_embeddings.weight", "embedding.norm.weight", "embedding.norm.bias", "head.weight", "head.norm.weight", "head.norm.bias"]
+    ends = ["embedding.word_embeddings.weight", "head.weight"]
+    ends += [f"{layer}.norm.{kind}" for layer in ("embedding", "head") for kind in ("weight", "bias")]
     model = GPT(config, 61)
     assert sorted(dict(model.named_parameters())) == sorted(block + positional + ends) == sorted(model.state_dict())
     assert model.positional_parameter_names() == set(positional)
