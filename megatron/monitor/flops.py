@@ -26,7 +26,19 @@ __all__ = ["FlopsByPart", "dape_flops_per_pair", "flops_per_token", "model_flops
 
 DAPE_PREFIX = "dape_"
 WITHOUT_BIAS = frozenset(  # encodings that add no bias of their own to the scores, so that DAPE's map reads the scores alone
-    {"none", "nope", "learned", "sinusoidal", "rotary", "rope", "transformer_xl", "xl_bias", "cope", "kerple_power_weight", "kerple_power__ap"}
+    {
+        "none",
+        "nope",
+        "learned",
+        "sinusoidal",
+        "rotary",
+        "rope",
+        "transformer_xl",
+        "xl_bias",
+        "cope",
+        "kerple_power_weight",
+        "kerple_power__ap",
+    }
 )
 
 

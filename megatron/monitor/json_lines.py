@@ -32,7 +32,8 @@ class JsonLines:
             self._file = open(path, "ab+", buffering=0)  # noqa: SIM115 (open as long as the run)
             self._unwritten = b"\n" if _ends_in_half_a_line(self._file) else b""
         except OSError as error:
-            raise MetricsFileError(f"log_dir: cannot write {path}: {error.strerror}. Give another log_dir, or make that one writable.") from error
+            message = f"log_dir: cannot write {path}: {error.strerror}. Give another log_dir, or make that one writable."
+            raise MetricsFileError(message) from error
 
     def write_training(self, step: int, record: Record) -> None:
         self._write(record)

@@ -59,9 +59,9 @@ class Metrics(NullMetrics):
         if log_dir is not None:
             self._sinks.append(JsonLines(log_dir))
         if tensorboard_dir is not None:
-            self._open("tensorboard_dir", "requirements/requirements-tensorboard.txt", lambda: TensorBoard(tensorboard_dir, config, start_step))
+            self._open("tensorboard_dir", "requirements-tensorboard.txt", lambda: TensorBoard(tensorboard_dir, config, start_step))
         if wandb is not None:
-            self._open("use_wandb", "requirements/requirements-wandb.txt", lambda: WeightsAndBiases(wandb, config))
+            self._open("use_wandb", "requirements-wandb.txt", lambda: WeightsAndBiases(wandb, config))
 
     def training(self, record: Record) -> None:
         """`{"step", "lm_loss", "learning_rate", "grad_norm", "loss_scale", "tokens", "tokens_per_second", "seconds", "tflops", ...}`."""
@@ -86,7 +86,9 @@ class Metrics(NullMetrics):
         try:
             self._sinks.append(make())
         except ImportError as error:
-            self._say(f"{key}: nothing is logged there, because {_reason(error)}. Install it with `pip install -r {requirements}`.")
+            self._say(
+                f"{key}: nothing is logged there, because {_reason(error)}. Install it with `pip install -r requirements/{requirements}`."
+            )
         except Exception as error:
             self._say(f"{key}: nothing is logged there, because it could not be started: {_reason(error)}.")
 
@@ -105,7 +107,7 @@ class Metrics(NullMetrics):
             self._say(f"{sink.name} failed and is switched off; training goes on. The reason: {_reason(error)}.")
         elif sink.name not in self._failing:
             self._failing.add(sink.name)
-            self._say(f"{sink.name} cannot be written now; its lines are kept in memory and training goes on. The reason: {_reason(error)}.")
+            self._say(f"{sink.name} cannot be written; its lines are kept in memory and training goes on. The reason: {_reason(error)}.")
 
 
 def build_metrics(config: "Config", *, enabled: bool, start_step: int = 0, say: Say = say_on_stderr) -> Metrics | NullMetrics:

@@ -10,7 +10,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from megatron.config.config import Config
 from megatron.model.gpt import GPT
-from megatron.monitor.flops import WITHOUT_BIAS, dape_flops_per_pair, flops_per_token, model_flops_utilisation, peak_tflops, tflops_per_device
+from megatron.monitor.flops import (
+    WITHOUT_BIAS,
+    dape_flops_per_pair,
+    flops_per_token,
+    model_flops_utilisation,
+    peak_tflops,
+    tflops_per_device,
+)
 from megatron.positional.registry import METHODS
 
 L, HIDDEN, HEADS, N, VOCABULARY = 2, 32, 4, 12, 64  # layers, width, heads, tokens, (padded) vocabulary
@@ -18,10 +25,10 @@ GROUPS = ("precision", "tokenizer", "data", "parallel", "checkpoint", "evaluatio
 
 
 def config_of(pos_emb="none", *, checkpoint_activations=False, positional=None, **model):
-    sizes = {"num_layers": L, "hidden_size": HIDDEN, "num_attention_heads": HEADS, "seq_length": N, "make_vocab_size_divisible_by": VOCABULARY}
+    sizes = {"num_layers": L, "hidden_size": HIDDEN, "num_attention_heads": HEADS, "seq_length": N}
     return Config.model_validate(
         {
-            "model": {**sizes, "attention_backend": "eager", **model},
+            "model": {**sizes, "make_vocab_size_divisible_by": VOCABULARY, "attention_backend": "eager", **model},
             "positional": {"pos_emb": pos_emb, **(positional or {})},
             "training": {"train_iters": 1, "checkpoint_activations": checkpoint_activations},
             "optimizer": {"optimizer": {"params": {"lr": 0.1}}},
@@ -60,11 +67,15 @@ def test_gpt_125m_by_hand():
 def test_dape_by_hand():
     """12 heads, D = 32: a pair costs 2 * 24 * 32 + 2 * 32 * 12 = 2304; a token sees (1023 + 1) / 2 = 512 keys on average."""
     sizes = {"num_layers": 12, "hidden_size": 768, "num_attention_heads": 12}
-    assert flops_per_token(config_of("dape_kerple_log", **sizes), 50304, 1023).positional == 12 * 512 * 2304
-    assert flops_per_token(config_of("dape_none", **sizes), 50304, 1023).positional == 12 * 512 * (2 * 12 * 32 + 2 * 32 * 12)
-    assert flops_per_token(config_of("dape_kerple", positional={"dape_kernel_size": 3}, **sizes), 50304, 1023).positional == 12 * 512 * 3 * 2304
-    assert flops_per_token(config_of("dape_kerple", positional={"dape_form": "s+b+f(b)"}, **sizes), 50304, 1023).positional == 12 * 512 * 1536
-    assert flops_per_token(config_of("kerple_log", **sizes), 50304, 1023).positional == 0
+
+    def positional(pos_emb, **keys):
+        return flops_per_token(config_of(pos_emb, positional=keys, **sizes), 50304, 1023).positional
+
+    assert positional("dape_kerple_log") == 12 * 512 * 2304
+    assert positional("dape_none") == 12 * 512 * (2 * 12 * 32 + 2 * 32 * 12)
+    assert positional("dape_kerple", dape_kernel_size=3) == 12 * 512 * 3 * 2304
+    assert positional("dape_kerple", dape_form="s+b+f(b)") == 12 * 512 * 1536
+    assert positional("kerple_log") == 0
 
 
 @pytest.mark.parametrize(

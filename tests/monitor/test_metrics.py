@@ -18,8 +18,15 @@ from megatron.monitor.weights_and_biases import PUBLIC_SERVER, wandb_settings
 
 TRAINING = {"step": 10, "lm_loss": 1 / 3, "learning_rate": 6e-4, "grad_norm": 0.1, "loss_scale": None, "tokens": 1280, "seconds": 0.5}
 EVALUATION = {
-    "step": 10, "split": "valid", "protocol": "last", "eval_length": 1024, "scored_tokens": 2560, "loss": 2.5, "perplexity": math.exp(2.5), "stderr": 0.01,
-}  # fmt: skip
+    "step": 10,
+    "split": "valid",
+    "protocol": "last",
+    "eval_length": 1024,
+    "scored_tokens": 2560,
+    "loss": 2.5,
+    "perplexity": math.exp(2.5),
+    "stderr": 0.01,
+}
 
 
 def lines(folder):
@@ -74,13 +81,20 @@ def test_lines_are_records_at_full_precision_and_flushed(tmp_path):
 
 def test_tensors_and_numpy_scalars_are_numbers(tmp_path):
     Metrics(tmp_path, config={}).training(
-        {"step": np.int64(3), "lm_loss": torch.tensor(0.1, dtype=torch.float64), "grad_norm": np.float32(0.5), "positional": {"a": torch.tensor(2.0)}}
+        {
+            "step": np.int64(3),
+            "lm_loss": torch.tensor(0.1, dtype=torch.float64),
+            "grad_norm": np.float32(0.5),
+            "positional": {"a": torch.tensor(2.0)},
+        }
     )
     assert lines(tmp_path) == [{"step": 3, "lm_loss": 0.1, "grad_norm": 0.5, "positional": {"a": 2.0}}]
 
 
 def test_non_finite_numbers_leave_the_json_valid_and_are_read_back(tmp_path):
-    Metrics(tmp_path, config={}).training({"step": 1, "lm_loss": math.nan, "grad_norm": math.inf, "tflops": -math.inf, "inner": {"x": [math.inf]}})
+    Metrics(tmp_path, config={}).training(
+        {"step": 1, "lm_loss": math.nan, "grad_norm": math.inf, "tflops": -math.inf, "inner": {"x": [math.inf]}}
+    )
 
     def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")
@@ -288,8 +302,11 @@ def test_real_wandb_offline(tmp_path, monkeypatch):
 def test_wandb_keys():
     assert wandb_settings(LoggingConfig(wandb_project="p")) is None
     assert wandb_settings(LoggingConfig(use_wandb=True, wandb_project="p", wandb_team="t", wandb_run_name="n")) == {
-        "project": "p", "entity": "t", "name": "n", "host": PUBLIC_SERVER,
-    }  # fmt: skip
+        "project": "p",
+        "entity": "t",
+        "name": "n",
+        "host": PUBLIC_SERVER,
+    }
 
 
 class FakeConfig(SimpleNamespace):

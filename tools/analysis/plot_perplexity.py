@@ -59,9 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, or 2 for a user's mistake."""
     options = parser().parse_args(arguments)
     try:
-        curves = label(
-            [read_curve(path, options.split, options.step, options.protocol, options.train_length) for path in options.files], options.labels
-        )
+        choice = (options.split, options.step, options.protocol, options.train_length)
+        curves = label([read_curve(path, *choice) for path in options.files], options.labels)
         save(draw(curves, options.title or f"perplexity on the {options.split} split"), options.output)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -85,12 +84,14 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_curve(path: Path, split: str = "valid", step: int | None = None, protocol: str | None = None, train_length: int | None = None) -> Curve:
-    """One file's curve. Raises UserError where the file cannot be read, or holds no such evaluation (the message says what it does hold)."""
+def read_curve(
+    path: Path, split: str = "valid", step: int | None = None, protocol: str | None = None, train_length: int | None = None
+) -> Curve:
+    """One file's curve. Raises UserError where the file cannot be read, or holds no such evaluation (and says what it does hold)."""
     records, facts = read_results(path) if path.suffix == ".json" else read_metrics(path)
     evaluations = [record for record in records if "eval_length" in record and "perplexity" in record]
     if not evaluations:
-        raise UserError(f"{path}: holds no evaluation. Lines with eval_length and perplexity are written at each eval_interval and at the end.")
+        raise UserError(f"{path}: holds no evaluation. Lines with eval_length and perplexity come at each eval_interval and at the end.")
     chosen = choose(evaluations, "split", split, path)
     if protocol is not None:
         chosen = choose(chosen, "protocol", protocol, path)
