@@ -11,7 +11,7 @@ USAGE = """\
 
   FILE                     YAML files, merged; `.yml` may be left out
   -d, --conf_dir DIRECTORY folder of the files (its sub-folders are searched too)
-  --set key=value          a key that wins over the files; a.b=value reaches into blocks; may be repeated
+  --set key=value ...      keys that win over the files; a.b=value reaches into blocks; may be repeated
   -h, --help               this text
 
 Keys: configs/neox_arguments.md\
@@ -45,6 +45,8 @@ def parse_command_line(argv: Sequence[str]) -> tuple[list[Path], str | None, lis
             raise SystemExit(0)
         elif word.startswith("-"):
             raise ConfigError(f"unknown option {option}{nearest(option, [*DIRECTORY, *SET, *HELP])} Keys are set with --set key=value.")
+        elif overrides and equals:
+            overrides.append(word)  # further pairs after the first --set
         else:
             paths.append(Path(word))
     if not paths:
