@@ -1,4 +1,4 @@
-"""Prepares a corpus for training: its text, a tokenizer and a token file, under `<data-dir>/<name>/`. Running it again reuses what is there."""
+"""Prepares a corpus for training: text, tokenizer and token file, under `<data-dir>/<name>/`. Running it again reuses what is there."""
 
 import argparse
 import os

@@ -50,8 +50,9 @@ class _Output:
 def atomic_outputs(*paths: str | Path) -> Iterator[tuple[_Output, ...]]:
     """Opens binary files for writing under temporary names beside `paths`, whose folders it makes.
 
-    When the block ends well, all of them are written to the disk and then renamed, in the order given; a previous file under the last name is
-    removed first, so that a reader who starts there never sees a mixture of old and new. When it does not, nothing of them is left.
+    When the block ends well, all of them are written to the disk and then renamed, in the order given; where there are several, a previous
+    file under the last name is removed first, so that a reader who starts there never sees a mixture of old and new. When the block does
+    not end well, nothing of them is left.
     Raises DataError, naming the file, when the disk refuses.
     """
     outputs: list[_Output] = []

@@ -34,8 +34,8 @@ class Data:
         parts = self.train.sources if isinstance(self.train, Mixture) else [self.train] if self.train else []
         tokens = sum(part.tokens for part in parts)
         windows = sum(part.windows_per_epoch for part in parts)
-        held_out = ", ".join(f"{name} {len(stream) if stream else 0:,} tokens" for name, stream in (("valid", self.valid), ("test", self.test)))
-        return f"data: train {tokens:,} tokens ({windows:,} windows an epoch), {held_out}"
+        valid, test = (len(stream) if stream else 0 for stream in (self.valid, self.test))
+        return f"data: train {tokens:,} tokens ({windows:,} windows an epoch), valid {valid:,} tokens, test {test:,} tokens"
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def build_data(
 ) -> Data:
     """Opens the token files and lays out training samples and evaluation streams.
 
-    Raises ConfigError when the keys contradict each other, DataError when a file is damaged, a training set holds less than one window, or a
-    split is empty that is required.
+    Raises ConfigError when the keys contradict each other, DataError when a file is damaged, a training set holds less than one window,
+    or a split is empty that is required. With `vocab_size`, a file with larger token ids is a DataError when they are read.
     """
     train, valid, test = _splits(config)
     if config.mmap_warmup:
@@ -91,7 +91,7 @@ def _splits(config: DataConfig) -> tuple[list[_Part], list[_Part], list[_Part]]:
     parts: dict[str, list[_Part]] = {name: [] for name in SPLITS}
     if config.data_path is not None:
         if clashing := [f"{name}_data_paths" for name in SPLITS if paths[name]]:
-            raise ConfigError(f"data_path and {', '.join(clashing)} exclude each other: data_path is cut by split, the others are used whole")
+            raise ConfigError(f"data_path, which is cut by split, and {', '.join(clashing)}, used whole, exclude each other; remove one")
         for prefix, weight in _weighted_prefixes(config.data_path):
             source = open_once(prefix)
             for name, documents in zip(SPLITS, split_documents(source.documents, config.split), strict=True):
@@ -121,7 +121,7 @@ def _weighted_prefixes(data_path: str | Sequence[str | float | int]) -> list[tup
         return [(str(prefix), None) for prefix in data_path]
     weights, prefixes = data_path[::2], data_path[1::2]
     if len(weights) != len(prefixes) or not all(map(_is_number, weights)) or not all(isinstance(prefix, str) for prefix in prefixes):
-        raise ConfigError(f'data_path: {list(data_path)} is neither a list of prefixes nor weights and prefixes in turn, as in [0.3, "a", 0.7, "b"]')
+        raise ConfigError(f'data_path: {list(data_path)} is neither prefixes nor weights and prefixes in turn, as in [0.3, "a", 0.7, "b"]')
     numbers = [float(weight) for weight in weights]
     _check_weights("data_path", numbers)
     return [(str(prefix), weight) for prefix, weight in zip(prefixes, numbers, strict=True)]

@@ -32,8 +32,8 @@ def training_batches(
 ) -> Iterator[Tensor]:
     """Yields `accumulation` tensors int64 [micro_batch, seq_length + 1] for each of the steps start_step .. start_step + steps - 1.
 
-    Step s trains on samples s * global_batch .. (s + 1) * global_batch - 1, however many ranks share them; micro-batch m of rank r has those
-    from (m * data_parallel_size + r) * micro_batch of the step on. Errors in worker processes are raised here as they are.
+    Step s trains on samples s * global_batch .. (s + 1) * global_batch - 1, however many ranks share them; micro-batch m of rank r has
+    those from (m * data_parallel_size + r) * micro_batch of the step on. Errors in worker processes are raised here as they are.
     """
     if global_batch != micro_batch * accumulation * data_parallel_size:
         raise ValueError(f"global batch {global_batch} != {micro_batch} x {accumulation} accumulated x {data_parallel_size} ranks")
@@ -56,14 +56,15 @@ def training_batches(
 
 
 class _MicroBatches(Dataset):
-    """Micro-batches by the number of their first sample. A user's mistake is returned, because a worker's exceptions arrive as stack traces."""
+    """Micro-batches by the number of their first sample. A UserError is returned, because a worker's exceptions arrive as stack traces."""
 
     def __init__(self, samples: Samples, micro_batch: int):
         self.samples, self.micro_batch = samples, micro_batch
 
     def __getitem__(self, first: int) -> Tensor | UserError:
         try:
-            return torch.stack([torch.from_numpy(self.samples[first + i]) for i in range(self.micro_batch)])  # [micro_batch, seq_length + 1]
+            rows = [torch.from_numpy(self.samples[first + i]) for i in range(self.micro_batch)]
+            return torch.stack(rows)  # [micro_batch, seq_length + 1]
         except UserError as error:
             return error
 

@@ -63,7 +63,7 @@ def prepare(
     job = Job(tokenizer, append_eod=True)
     kept.make(
         [Path(f"{data_path}.bin"), Path(f"{data_path}.idx")],
-        {**source, "tokenizer_type": tokenizer.tokenizer_type, "vocabulary": _digest(tokenizer.vocab_file), "merges": _digest(tokenizer.merge_file)},
+        {**source, **_identity(tokenizer)},
         lambda: preprocess([path], folder / name, job, workers=workers, report=report),
     )
     TokenFile(data_path)
@@ -73,6 +73,14 @@ def prepare(
 def _texts(path: Path) -> Iterator[str]:
     for record in CorpusReader([path]):
         yield from parse_record(record, ["text"])
+
+
+def _identity(tokenizer: TokenizerConfig) -> dict:
+    return {
+        "tokenizer_type": tokenizer.tokenizer_type,
+        "vocabulary": _digest(tokenizer.vocab_file),
+        "merges": _digest(tokenizer.merge_file),
+    }
 
 
 def _digest(file: str | None) -> str | None:

@@ -68,8 +68,8 @@ def preprocess(
 ) -> Progress:
     """Writes `<output_prefix>_<key>_document.bin/.idx` for every key; the same bytes with any number of workers.
 
-    `report` is called at the start and after every batch. Raises DataError, with file and line, at the first record that is no good, TokenizerError when
-    `append_eod` asks for a token that the tokenizer does not have; then nothing appears under the final names.
+    `report` is called at the start and after every batch. Raises DataError, with file and line, at the first record that is no good, and
+    when `append_eod` asks for a token that the tokenizer does not have; then nothing appears under the final names.
     """
     tokenizer = _tokenizer(job)
     reader = CorpusReader(inputs)

@@ -15,6 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 from megatron.data.errors import DataError
 
 SUFFIXES = (".jsonl", ".json", ".txt", ".dat", ".tar", ".zip", ".tgz", ".gz", ".xz", ".zst")
+NUMBER = "a number"
+KINDS = {type(None): "null", bool: "true or false", int: NUMBER, float: NUMBER, str: "a string", list: "an array", dict: "an object"}
 PARAGRAPHS = "\n\n"  # between the strings of a document that is a list of them
 DAT_HEADER = 16  # decimal digits before each text of a .dat: its bytes
 
@@ -29,8 +31,8 @@ class Record(NamedTuple):
 class CorpusReader:
     """All records of several files, in order, and how far reading has got.
 
-    A name tells the format: .jsonl, .json (lines, or one array), .txt (one document), .dat (`lm_dataformat`), each also with .gz, .xz or .zst
-    behind it; .tar (also compressed) and .zip of such files, where a member of another name is a text.
+    A name tells the format: .jsonl, .json (lines, or one array), .txt (one document), .dat (`lm_dataformat`), each also with .gz, .xz or
+    .zst behind it; .tar (also compressed) and .zip of such files, where a member of another name is a text.
     Raises DataError, with file and line, for what is missing, empty, a folder, of an unknown kind, truncated or damaged.
     """
 
@@ -125,8 +127,7 @@ def _checked(where: str, text: str) -> str:
 
 
 def _kind(value: Any) -> str:
-    names = {type(None): "null", bool: "a truth value", int: "a number", float: "a number", str: "a string", list: "an array", dict: "an object"}
-    return names[type(value)]
+    return KINDS[type(value)]
 
 
 def _records(where: str, name: str, stream: BinaryIO, member: bool = False) -> Iterator[Record]:
@@ -208,7 +209,7 @@ class _WithoutMark(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:
-        data = self._start or self._stream.read(len(buffer))
+        data = self._start + self._stream.read(len(buffer) - len(self._start))
         self._start = b""
         buffer[: len(data)] = data
         return len(data)

@@ -214,7 +214,8 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 def _size(path: Path) -> int:
     try:
         if not path.is_file():
-            raise DataError(f"{path}: {'is a folder, not a token file' if path.is_dir() else 'no such file; a data path is given without .bin or .idx'}")
+            problem = "is a folder, not a token file" if path.is_dir() else "no such file; data paths are given without .bin or .idx"
+            raise DataError(f"{path}: {problem}")
         return path.stat().st_size
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error

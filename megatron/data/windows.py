@@ -60,9 +60,9 @@ def contiguous(source: TokenFile, documents: Sequence[int] | np.ndarray, vocab_s
 class Windows:
     """Shuffled windows of `length + 1` tokens: `windows[k]` for every k >= 0, a function of (documents, length, seed, k) alone.
 
-    In every epoch the documents are laid end to end in a new order and cut into windows, each of which begins with the last token of the one
-    before it, so that every token but the first is predicted once; what is left at the end, less than a window, is dropped. Windows are
-    visited in a new order too. Two epochs' orders are kept, which is what a loader that reads ahead needs.
+    In every epoch the documents are laid end to end in a new order and cut into windows, each of which begins with the last token of the
+    one before it, so that every token but the first is predicted once; what is left at the end, less than a window, is dropped. Windows
+    are visited in a new order too. Two epochs' orders are kept, which is what a loader that reads ahead needs.
     """
 
     def __init__(

@@ -14,7 +14,8 @@ from megatron.tokenizer.build import TOKENIZERS  # noqa: E402
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--input", nargs="+", required=True, help=".jsonl, .json, .txt, .dat, also .zst/.gz/.xz; .tar, .zip; commas or spaces between")
+    formats = ".jsonl, .json, .txt, .dat, all also with .zst, .gz or .xz; .tar, .zip"
+    parser.add_argument("--input", nargs="+", required=True, help=f"files, with commas or spaces between them: {formats}")
     parser.add_argument("--jsonl-keys", nargs="+", default=["text"], help="keys whose texts are taken, each into its own token file")
     parser.add_argument("--output-prefix", required=True, help="path of the token files, without _<key>_document")
     parser.add_argument("--tokenizer-type", choices=list(TOKENIZERS), default="HFTokenizer")

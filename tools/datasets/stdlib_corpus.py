@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--output", required=True, help="the .jsonl to write")
     options = parser.parse_args(arguments)
     corpus = write_stdlib_corpus(options.output)
-    print(f"{options.output}: {corpus.documents} modules, {corpus.text_bytes / 1e6:.1f} MB; {corpus.skipped} files empty or not UTF-8 left out")
+    print(f"{options.output}: {corpus.documents} modules, {corpus.text_bytes / 1e6:.1f} MB; left out {corpus.skipped}, empty or not UTF-8")
 
 
 if __name__ == "__main__":
