@@ -106,7 +106,7 @@ def constraint_problem(error: dict[str, Any]) -> str | None:
     context = error.get("ctx", {})
     if error["type"] in CONSTRAINTS:
         name, words = CONSTRAINTS[error["type"]]
-        return f"must be {words} {context[name]}, not {show(error['input'])}."
+        return f"must be {words} {context[name]:.10g}, not {show(error['input'])}."
     if error["type"] == "finite_number":
         return "must be a finite number."
     if error["type"] == "too_short":
