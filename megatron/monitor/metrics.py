@@ -3,15 +3,12 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megatron.monitor.json_lines import JsonLines
 from megatron.monitor.sinks import Record, Sink, plain
 from megatron.monitor.tensorboard import TensorBoard
-from megatron.monitor.weights_and_biases import WeightsAndBiases, wandb_settings
-
-if TYPE_CHECKING:
-    from megatron.config.config import Config
+from megatron.monitor.weights_and_biases import WeightsAndBiases
 
 Say = Callable[[str], None]
 
@@ -37,6 +34,7 @@ class NullMetrics:
 class Metrics(NullMetrics):
     """Passes each record to every place that the configuration names. Made on the first process alone.
 
+    `config` is the configuration, flat or by group, for the places that show it; `start_step` is the step that the run goes on from.
     `tensorboard_dir` and `wandb` (see `wandb_settings`) are optional places: absent packages and failures are said once, through `say`,
     and that place is left out from then on. `log_dir` is where metrics.jsonl goes; that it cannot be written at the start is the user's
     to mend (MetricsFileError, a UserError), and later failures are said once while the lines wait in memory.
@@ -108,25 +106,6 @@ class Metrics(NullMetrics):
         elif sink.name not in self._failing:
             self._failing.add(sink.name)
             self._say(f"{sink.name} cannot be written; its lines are kept in memory and training goes on. The reason: {_reason(error)}.")
-
-
-def build_metrics(config: "Config", *, enabled: bool, start_step: int = 0, say: Say = say_on_stderr) -> Metrics | NullMetrics:
-    """The metrics of a run, as its `logging` keys say; nothing where not `enabled` (every process but the first).
-
-    `start_step` is the step of the checkpoint that the run goes on from. Raises MetricsFileError where log_dir cannot be written.
-    """
-    if not enabled:
-        return NullMetrics()
-    logging = config.logging
-    keys = {name: value for group in config.model_dump(mode="json").values() for name, value in group.items()}
-    return Metrics(
-        logging.log_dir,
-        tensorboard_dir=logging.tensorboard_dir,
-        wandb=wandb_settings(logging),
-        config=keys,
-        start_step=start_step,
-        say=say,
-    )
 
 
 def _reason(error: Exception) -> str:

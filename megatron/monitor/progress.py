@@ -131,7 +131,17 @@ def resolve_mode(mode: Mode, stream: TextIO) -> Literal["bar", "lines", "none"]:
     """What `auto` means for this stream."""
     if mode != "auto":
         return mode
-    return "bar" if stream.isatty() and os.environ.get("TERM") != "dumb" else "lines"
+    return "bar" if _has_room_for_a_bar(stream) else "lines"
+
+
+def _has_room_for_a_bar(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that can redraw a line and knows its width (a container's may say 0 columns)."""
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        return os.get_terminal_size(stream.fileno()).columns > 0
+    except OSError:
+        return False
 
 
 def describe(figures: dict[str, float | None]) -> str:

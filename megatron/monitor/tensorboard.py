@@ -1,5 +1,6 @@
 """Metrics as TensorBoard event files."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder), purge_step=start_step + 1 if start_step else None, flush_secs=30)
-        table = ["| key | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in config.items())]
+        table = ["| key | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in _flat(config))]
         self._writer.add_text("configuration", "\n".join(table), start_step)
 
     def write_training(self, step: int, record: Record) -> None:
@@ -35,3 +36,12 @@ class TensorBoard:
     def _write(self, step: int, scalars: dict[str, float]) -> None:
         for name, value in scalars.items():
             self._writer.add_scalar(name, value, step)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`{"model": {"hidden_size": 64}}` -> `model.hidden_size`, 64."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

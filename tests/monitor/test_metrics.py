@@ -13,7 +13,7 @@ import torch
 from megatron.config.logging import LoggingConfig
 from megatron.errors import UserError
 from megatron.monitor.json_lines import read_json_lines
-from megatron.monitor.metrics import Metrics, NullMetrics, build_metrics
+from megatron.monitor.metrics import Metrics, NullMetrics
 from megatron.monitor.weights_and_biases import PUBLIC_SERVER, wandb_settings
 
 TRAINING = {"step": 10, "lm_loss": 1 / 3, "learning_rate": 6e-4, "grad_norm": 0.1, "loss_scale": None, "tokens": 1280, "seconds": 0.5}
@@ -196,7 +196,7 @@ def read_events(folder):
 
 def test_tensorboard_holds_one_name_per_length(tmp_path):
     pytest.importorskip("tensorboard")
-    metrics = Metrics(None, tensorboard_dir=tmp_path, config={"hidden_size": 64})
+    metrics = Metrics(None, tensorboard_dir=tmp_path, config={"model": {"hidden_size": 64}})
     metrics.training(TRAINING)
     metrics.training({**TRAINING, "step": 20, "lm_loss": math.nan})
     metrics.evaluation(EVALUATION)
@@ -211,7 +211,7 @@ def test_tensorboard_holds_one_name_per_length(tmp_path):
         f"valid/{name}/{length}" for name in ("loss", "perplexity", "stderr") for length in (1024, 2048)
     }
     (text,) = events.Tensors("configuration/text_summary")
-    assert b"| hidden_size | 64 |" in text.tensor_proto.string_val[0]
+    assert b"| model.hidden_size | 64 |" in text.tensor_proto.string_val[0]
 
 
 def test_tensorboard_forgets_what_a_killed_run_did_after_its_checkpoint(tmp_path):
@@ -309,24 +309,10 @@ def test_wandb_keys():
     }
 
 
-class FakeConfig(SimpleNamespace):
-    def model_dump(self, mode):
-        return {"logging": self.logging.model_dump(mode=mode), "model": {"hidden_size": 64}}
-
-
-def test_build_metrics_follows_the_logging_keys(tmp_path, wandb):
-    logging = LoggingConfig(log_dir=str(tmp_path / "logs"), use_wandb=True, wandb_group="g")
-    metrics = build_metrics(FakeConfig(logging=logging), enabled=True)
-    metrics.training(TRAINING)
-    metrics.close()
-    assert lines(tmp_path / "logs") == [TRAINING]
-    assert wandb.arguments["group"] == "g" and wandb.arguments["config"]["hidden_size"] == 64 and wandb.arguments["config"]["log_dir"]
-
-
-def test_other_processes_write_nothing(tmp_path):
-    metrics = build_metrics(FakeConfig(logging=LoggingConfig(log_dir=str(tmp_path / "logs"))), enabled=False)
-    assert type(metrics) is NullMetrics
+def test_other_processes_write_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    metrics = NullMetrics()
     metrics.training(TRAINING)
     metrics.evaluation(EVALUATION)
     metrics.close()
-    assert not (tmp_path / "logs").exists()
+    assert list(tmp_path.iterdir()) == []

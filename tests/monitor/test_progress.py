@@ -1,6 +1,11 @@
 """A bar on a terminal, lines elsewhere, messages everywhere."""
 
+import fcntl
 import io
+import os
+import pty
+import struct
+import termios
 
 import pytest
 
@@ -22,9 +27,17 @@ class Clock:
         return self.now
 
 
-def test_auto_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch):
+@pytest.mark.parametrize(("columns", "mode"), [(80, "bar"), (0, "lines")])
+def test_auto_is_a_bar_where_the_terminal_has_a_width(monkeypatch, columns, mode):
     monkeypatch.setenv("TERM", "xterm")
-    assert resolve_mode("auto", Terminal()) == "bar"
+    outside, inside = pty.openpty()
+    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with open(inside, "w") as stream:
+        assert resolve_mode("auto", stream) == mode
+    os.close(outside)
+
+
+def test_auto_is_lines_elsewhere(monkeypatch):
     assert resolve_mode("auto", io.StringIO()) == "lines"
     assert resolve_mode("bar", io.StringIO()) == "bar" and resolve_mode("none", Terminal()) == "none"
     monkeypatch.setenv("TERM", "dumb")
