@@ -22,7 +22,7 @@ from megatron.monitor.devices import peak_tflops
 if TYPE_CHECKING:
     from megatron.config.config import Config
 
-__all__ = ["FlopsByPart", "dape_flops_per_pair", "flops_per_token", "model_flops_utilisation", "peak_tflops", "tflops_per_device"]
+__all__ = ["FlopsByPart", "dape_flops_per_pair", "flops_per_token", "model_flops_utilisation", "peak_tflops"]
 
 DAPE_PREFIX = "dape_"
 WITHOUT_BIAS = frozenset(  # encodings that add no bias of their own to the scores, so that DAPE's map reads the scores alone
@@ -95,11 +95,6 @@ def dape_channels(heads: int, base: str, form: str) -> int:
     if base in WITHOUT_BIAS or form.endswith("f(b)"):
         return heads
     return 2 * heads
-
-
-def tflops_per_device(flops: FlopsByPart, tokens_per_second: float, devices: int) -> float:
-    """Model TFLOP/s of each device in training; `tokens_per_second` is that of all `devices` together."""
-    return flops.total * tokens_per_second / devices / 1e12
 
 
 def model_flops_utilisation(tflops: float, peak_tflops: float | None) -> float | None:
