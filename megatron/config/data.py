@@ -25,6 +25,8 @@ class DataConfig(Group):
     data_impl: Literal["mmap", "infer"] = key("mmap", "Token files are always memory-mapped; other readers are refused.")
     mmap_warmup: bool = key(False, "Read each token file once at the start, so that the page cache holds it.")
     num_workers: int = key(2, "Processes that read windows ahead of training; 0 reads in the training process.", ge=0)
-    eod_mask_loss: bool = key(False, "Do not train on predicting the end-of-document token.")
+    eod_mask_loss: bool = key(
+        False, "Positions whose input is the end-of-document token, where the next document's first token would be predicted, give no loss."
+    )
     reset_position_ids: bool = key(False, "Positions restart after each end-of-document token.")
     reset_attention_mask: bool = key(False, "Tokens do not attend beyond their own document.")

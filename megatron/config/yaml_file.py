@@ -20,6 +20,7 @@ INTEGER = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$")
 FLOAT = re.compile(
     r"^[-+]?(?:(?:[0-9][0-9_]*)?\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*\.?(?:[eE][-+]?[0-9]+)|[0-9][0-9_]*\.|\.(?:inf|Inf|INF))$|^\.(?:nan|NaN|NAN)$"
 )
+SCALAR_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str"))
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,22 @@ class _Reader:
             return values
         if isinstance(node, yaml.MappingNode):
             return {normalise(str(key.value)): self._value(value) for key, value in node.value}
-        return self.loader.construct_object(node)
+        return self._scalar(node)
+
+    def _scalar(self, node: yaml.Node) -> str | int | float | bool | None:
+        """Explicit tags may choose among these types and no others."""
+        value, fault = None, f"the tag {node.tag} is not supported" if node.tag not in SCALAR_TAGS else ""
+        try:
+            value = None if fault else self.loader.construct_object(node)
+            if isinstance(value, str):
+                value.encode()
+        except UnicodeEncodeError:
+            fault = "half of a surrogate pair is not a character"
+        except ValueError:
+            fault = f"{node.value!r} is not a value of type {node.tag.rpartition(':')[2]}"
+        if fault:
+            raise yaml.constructor.ConstructorError(problem=fault, problem_mark=node.start_mark)
+        return value
 
     def _problem(self, node: yaml.Node, text: str) -> None:
         self.problems.append(f"{self.name}:{node.start_mark.line + 1}: {text}")
