@@ -19,7 +19,7 @@ INTO_THE_RESIDUAL_STREAM = ("attention.output.weight", "mlp.down.weight")
 def initialise(model: nn.Module, config: ModelConfig, seed: int, gather: Gather = lambda parameters: nullcontext()) -> None:
     """Fill all parameters of a GPT: matrices normal, biases zero, norms one, positional encodings their own way.
 
-    Values are drawn in float32 on the CPU. `gather(parameters)` is a context in which parameters, sharded by ZeRO-3, are whole and writable.
+    Values are drawn in float32 on the CPU. `gather(parameters)` is a context in which parameters that ZeRO-3 shards are whole.
     """
     embedding_std = standard_deviation(config.init_method, config)
     for name, module in model.named_modules():
