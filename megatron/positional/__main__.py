@@ -1,4 +1,4 @@
-"""`python -m megatron.positional`: the table of positional encodings. With `--markdown`, the page that documents them (README.md beside this)."""
+"""`python -m megatron.positional`: the table of positional encodings; with `--markdown`, the page README.md beside this file."""
 
 import sys
 

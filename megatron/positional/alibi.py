@@ -16,7 +16,7 @@ class Alibi(DistanceEncoding):
 
 
 def slopes(heads: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> Tensor:
-    """The geometric sequence 2^(-8 (u + 1) / h) [h]; for other than powers of two, filled up with every second slope of twice as many heads."""
+    """The geometric sequence 2^(-8 (u + 1) / h) [h]; other numbers are filled up with every second slope of twice as many."""
     power = 2 ** (heads.bit_length() - 1)  # the largest power of two that is at most `heads`
     sequence = geometric(power, dtype, device)
     if power == heads:

@@ -1,7 +1,7 @@
 """Seam 1: what a positional encoding may do to a transformer, as hooks whose defaults do nothing.
 
 Shapes: b batch, h query heads, q / k number of query / key positions, d head dim. `positions` are integer tensors, [q] or [b, q]:
-always given, never inferred from a shape, so that cached decoding, padding and lengths beyond the training length are right by construction.
+always given, never inferred from a shape, so that cached decoding, padding and lengths beyond the training length are right from the start.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,9 @@ class PositionalEncoding(nn.Module):
     max_length: int | None = None  # longest sequence the method can represent; None: any
     score_map: nn.Module | None  # a DAPE map over the heads, applied to (scores, bias, allowed, present), or None
 
-    def __init__(self, config: PositionalConfig, *, heads: int, head_dim: int, hidden_size: int, seq_length: int, max_position_embeddings: int):
+    def __init__(
+        self, config: PositionalConfig, *, heads: int, head_dim: int, hidden_size: int, seq_length: int, max_position_embeddings: int
+    ):
         """Every method is built from the same facts; `seq_length` is the training length, `hidden_size` = heads * head_dim."""
         super().__init__()
         self.heads, self.head_dim, self.hidden_size, self.seq_length = heads, head_dim, hidden_size, seq_length
@@ -53,7 +55,7 @@ class PositionalEncoding(nn.Module):
         """Fill the method's own parameters (without the map's); gradients are off."""
 
     def forward(self, hook: Hook | Literal["distance_bias"], *arguments: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """`encoding("bias", i, j)` is `encoding.bias(i, j)` as a module's call, so that what DeepSpeed hangs on calls (ZeRO-3) finds the parameters."""
+        """`encoding("bias", i, j)` is `encoding.bias(i, j)` as a module's call, on which ZeRO-3 gathers the parameters."""
         return getattr(self, hook)(*arguments)
 
     def embed(self, positions: Tensor) -> Tensor:

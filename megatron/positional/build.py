@@ -11,7 +11,8 @@ def build_positional(
 ) -> PositionalEncoding:
     """The encoding of one layer, not yet initialised (call `initialise`).
 
-    `seq_length` is the training length, `hidden_size` = heads * head_dim. Raises ConfigError for an unknown name or an impossible combination.
+    `seq_length` is the training length, `hidden_size` = heads * head_dim. Raises ConfigError for an unknown name or an impossible
+    combination.
     """
     resolved = resolve(config.pos_emb)
     encoding = resolved.method.load()(

@@ -1,7 +1,7 @@
 """DAPE: attention scores refined by a small network over the heads (DAPE; Zheng et al. 2024a, and DAPE V2; 2024b).
 
-With S the scores and B the bias of any base method, A = S + B + f(S, B), where f looks at all heads of a (query, key) pair at once: two layers of
-width 2h -> D -> h. DAPE V2 widens both layers to k neighbouring keys of the same query row.
+With S the scores and B the bias of any base method, A = S + B + f(S, B), where f looks at all heads of a (query, key) pair at once: two
+layers of width 2h -> D -> h. DAPE V2 widens both layers to k neighbouring keys of the same query row.
 """
 
 import torch
@@ -17,8 +17,8 @@ SLOPE = 0.01  # of LeakyReLU below zero
 class DapeMap(nn.Module):
     """The map over the heads: one set of weights for every kernel size, k = 1 being plain DAPE.
 
-    A row's hidden map is zero left of the sequence, and goes on to the right as if more (masked, hence zero) columns followed. So row i depends
-    on its own columns 0..i alone, whatever the length: a row decoded against cached keys is the row of the full computation.
+    A row's hidden map is zero left of the sequence, and goes on to the right as if more (masked, hence zero) columns followed. So row i
+    depends on its own columns 0..i alone, whatever the length: a row decoded against cached keys is the row of the full computation.
     """
 
     def __init__(self, heads: int, *, reads_bias: bool, hidden: int, kernel_size: int = 1, form: str = "s+b+f(s,b)"):
@@ -27,7 +27,9 @@ class DapeMap(nn.Module):
         if kernel_size < 1 or kernel_size % 2 == 0:
             raise ConfigError(f"`dape_kernel_size: {kernel_size}` has no middle: choose 1 (DAPE) or an odd number from 3 (DAPE V2).")
         if form == "s+b+f(b)" and not reads_bias:
-            raise ConfigError("`dape_form: s+b+f(b)` reads the bias alone, and this `pos_emb` has none: choose another form or a method with a bias.")
+            raise ConfigError(
+                "`dape_form: s+b+f(b)` reads the bias alone, and this `pos_emb` has none: choose another form, or a method with a bias."
+            )
         self.reads_scores, self.reads_bias, self.adds_bias = form != "s+b+f(b)", reads_bias, form != "s+f(s,b)"
         self.kernel_size = kernel_size
         channels = heads * (self.reads_scores + self.reads_bias)  # c: the scores of all heads, then the biases of all heads

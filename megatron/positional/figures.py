@@ -20,7 +20,7 @@ def over_heads(name: str, values: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def effective_lengths(encoding: "PositionalEncoding") -> dict[str, float]:
-    """Per head, the distance in tokens at which the bias first falls below -2 (KERPLE, section 6); the furthest one tried where it never does.
+    """Per head, the distance in tokens at which the bias first falls below -2; the furthest one tried where it never does.
 
     A bias that depends on the query's position too (FIRE) is taken at the last position of the training length.
     """

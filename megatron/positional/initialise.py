@@ -17,7 +17,7 @@ def fill_normal(parameter: Tensor, std: float, generator: torch.Generator) -> No
 
 
 def fill_as_linear(weight: Tensor, bias: Tensor | None, generator: torch.Generator) -> None:
-    """Fill weight [out, in, ...] and bias [out] as torch's linear layers and convolutions start: U(-1, 1) / sqrt(fan_in), fan_in = in x ..."""
+    """Fill weight [out, in, ...] and bias [out] as torch's own layers start: U(-1, 1) / sqrt(fan_in), fan_in = in x ..."""
     bound = 1 / math.sqrt(weight[0].numel())
     for parameter in (weight, bias):
         if parameter is not None:

@@ -42,7 +42,9 @@ METHODS: dict[str, Method] = {
     "kerple_power_weight": Method(
         "kerple:KerplePowerWeight", "KERPLE's Gaussian-like kernel, a weight on the scores", ("kerple_shared",), ("kerple_power__ap",)
     ),
-    "kerple_power_both": Method("kerple:KerplePowerBoth", "KERPLE's weight and power-law bias", ("kerple_shared",), ("kerple_power_ap_ap",)),
+    "kerple_power_both": Method(
+        "kerple:KerplePowerBoth", "KERPLE's weight and power-law bias", ("kerple_shared",), ("kerple_power_ap_ap",)
+    ),
     "fire": Method("fire:Fire", "a small network of the relative distance, log-scaled (FIRE)", ("fire_hidden_size", "fire_threshold")),
     "transformer_xl": Method("transformer_xl:TransformerXL", "content and position scores of Transformer-XL", aliases=("xl_bias",)),
     "cope": Method("cope:Cope", "positions counted by gates on the scores (CoPE)", ("cope_max_position",)),
@@ -114,4 +116,5 @@ def _unknown(name: str) -> str:
     mapped = [MAPPED + each for each in names() if each not in FORK_NAMES]
     nearest = get_close_matches(name, names() + mapped, n=6, cutoff=0.5)
     hint = f" Nearest: {', '.join(nearest)}." if nearest else ""
-    return f"`pos_emb: {name}` names no positional encoding.{hint} All names: {', '.join(names())}; and {MAPPED}<name> for DAPE over any of them."
+    known = f"{', '.join(names())}; and {MAPPED}<name> for DAPE over any of the methods"
+    return f"`pos_emb: {name}` names no positional encoding.{hint} All names: {known}."

@@ -1,4 +1,4 @@
-"""Scores made of a content part and a position part, each with a learned bias on the query (Transformer-XL; Dai et al. 2019, section 3.3)."""
+"""Scores made of a content part and a position part, each with a learned bias on the query (Dai et al. 2019, section 3.3)."""
 
 import math
 

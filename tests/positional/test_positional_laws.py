@@ -64,8 +64,9 @@ def test_other_documents_and_what_the_window_hides_do_not_count(pos_emb, kernel,
     other = x.clone()
     other[:, :4] = hidden_states(5, 4, seed=3)
     documents = torch.tensor([0] * 4 + [1] * 7).expand(2, -1)
-    assert torch.equal(scores_of(encoding, other, positions, documents=documents)[:, :, 4:], scores_of(encoding, x, positions, documents=documents)[:, :, 4:])
-    assert torch.equal(scores_of(encoding, other, positions, window=3)[:, :, 6:], scores_of(encoding, x, positions, window=3)[:, :, 6:])
+    for first, mask in ((4, {"documents": documents}), (6, {"window": 3})):
+        scores, wanted = (scores_of(encoding, each, positions, **mask)[:, :, first:] for each in (other, x))
+        assert torch.equal(scores, wanted)
 
 
 @variants
@@ -115,7 +116,7 @@ def test_saved_and_loaded(pos_emb, kernel, form):
     assert torch.equal(scores_of(other, x, positions), scores_of(one, x, positions))
 
 
-GRADCHECK = [each for each in VARIANTS if each[1] != 5]
+GRADCHECK = [each for each in VARIANTS if each[1] != 5 and (each[2] == FORMS[0] or each[0] == "dape_kerple_log")]
 
 
 @pytest.mark.parametrize(("pos_emb", "kernel", "form"), GRADCHECK)

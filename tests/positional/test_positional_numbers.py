@@ -102,7 +102,8 @@ def test_half_precision_keeps_distances_exact(pos_emb, kind):
             assert (value[:, 0, 0] != value[:, 0, 1]).any()
     if "rotate" in half.acts_on:
         q, k = torch.randn(2, 1, 5, 2, 4)
-        for ours, wanted in zip(half.rotate(q.to(kind), k.to(kind), queries, queries), half.rotate(q.to(kind).double(), k.to(kind).double(), queries, queries)):
+        exact = half.rotate(q.to(kind).double(), k.to(kind).double(), queries, queries)
+        for ours, wanted in zip(half.rotate(q.to(kind), k.to(kind), queries, queries), exact, strict=True):
             assert ours.dtype == kind and (ours.double() - wanted).abs().max() < (0.02 if kind == torch.bfloat16 else 0.003)
     if pos_emb == "sinusoidal":
         assert (half.embed(queries).double() - encoding_of(pos_emb).embed(queries)).abs().max() < 1e-3
@@ -138,8 +139,9 @@ def drawn(pos_emb: str, heads: int = 400, **keys):
 
 
 def is_uniform(values: torch.Tensor, low: float, high: float) -> bool:
-    span = high - low
-    return low <= values.min() < low + span / 10 and high - span / 10 < values.max() <= high and abs(values.mean() - (low + high) / 2) < span / 10
+    margin = (high - low) / 10
+    reaches_both_ends = low <= values.min() < low + margin and high - margin < values.max() <= high
+    return reaches_both_ends and abs(values.mean() - (low + high) / 2) < margin
 
 
 def test_initial_values():

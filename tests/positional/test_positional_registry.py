@@ -159,7 +159,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_names_are_resolved_and_listed_without_torch():
-    code = "import sys, megatron.positional.registry as r, megatron.positional.documentation as d; r.resolve('dape_kerple'); d.page(); print('torch' in sys.modules)"
+    imports = "import sys, megatron.positional.registry as registry, megatron.positional.documentation as documentation"
+    code = f"{imports}; registry.resolve('dape_kerple'); documentation.page(); print('torch' in sys.modules)"
     assert run("-c", code).stdout.strip() == "False"
 
 

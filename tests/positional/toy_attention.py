@@ -43,10 +43,10 @@ def hidden_states(heads: int, tokens: int, batch: int = 2, seed: int = 0) -> Ten
 
 
 def scores_of(encoding: PositionalEncoding, x: Tensor, positions: Tensor, rows: slice = slice(None), **mask) -> Tensor:
-    """x [b, n, hidden] at positions [n] or [b, n] -> masked scores [b, h, rows, n]; `mask` are fields of AttentionMask over all n tokens."""
+    """x [b, n, hidden] at positions [n] or [b, n] -> masked scores [b, h, rows, n]; `mask` are fields of AttentionMask."""
     if "embed" in encoding.acts_on:
         x = x + encoding.embed(positions)
-    q, k = x.unflatten(-1, (encoding.heads, -1)).transpose(1, 2), x.cos().unflatten(-1, (encoding.heads, -1)).transpose(1, 2)  # [b, h, n, d]
+    q, k = (each.unflatten(-1, (encoding.heads, -1)).transpose(1, 2) for each in (x, x.cos()))  # [b, h, n, d]
     q, k = encoding.rotate(q, k, positions, positions)
     places = torch.arange(x.shape[1])
     documents = mask.pop("documents", None)
