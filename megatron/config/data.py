@@ -26,7 +26,7 @@ class DataConfig(Group):
     mmap_warmup: bool = key(False, "Read each token file once at the start, so that the page cache holds it.")
     num_workers: int = key(2, "Processes that read windows ahead of training; 0 reads in the training process.", ge=0)
     eod_mask_loss: bool = key(
-        False, "Positions whose input is the end-of-document token, where the next document's first token would be predicted, give no loss."
+        False, "A position whose input is the end-of-document token, and whose target begins the next document, gives no loss."
     )
     reset_position_ids: bool = key(False, "Positions restart after each end-of-document token.")
     reset_attention_mask: bool = key(False, "Tokens do not attend beyond their own document.")

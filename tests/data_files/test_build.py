@@ -42,7 +42,10 @@ def test_prefixes_without_weights_are_mixed_by_tokens(files):
 
 def test_separate_files_for_each_split(files):
     config = DataConfig(
-        train_data_paths=[files["a"], files["b"]], train_data_weights=[1.0, 3.0], valid_data_paths=[files["b"]], test_data_paths=[files["a"]]
+        train_data_paths=[files["a"], files["b"]],
+        train_data_weights=[1.0, 3.0],
+        valid_data_paths=[files["b"]],
+        test_data_paths=[files["a"]],
     )
     data = build_data(config, 16, 1)
     assert [data.train.locate(k)[0] for k in range(400)].count(0) == 100
@@ -82,7 +85,9 @@ def test_the_same_seed_gives_the_same_samples(files):
 )
 def test_keys_that_contradict_each_other(files, keys, message):
     def fill(value):
-        return [fill(entry) for entry in value] if isinstance(value, list) else value.format(**files) if isinstance(value, str) else value
+        if isinstance(value, list):
+            return [fill(entry) for entry in value]
+        return value.format(**files) if isinstance(value, str) else value
 
     with pytest.raises(ConfigError, match=message):
         build_data(DataConfig(**{key: fill(value) for key, value in keys.items()}), 16, 1)

@@ -32,7 +32,13 @@ def test_bad_splits_are_refused(split):
 
 @pytest.mark.parametrize(
     ("documents", "split", "sizes"),
-    [(1000, "969,30,1", (969, 30, 1)), (100, "969,30,1", (97, 3, 0)), (10, "1,1,1", (4, 3, 3)), (0, "969,30,1", (0, 0, 0)), (7, "1", (7, 0, 0))],
+    [
+        (1000, "969,30,1", (969, 30, 1)),
+        (100, "969,30,1", (97, 3, 0)),
+        (10, "1,1,1", (4, 3, 3)),
+        (0, "969,30,1", (0, 0, 0)),
+        (7, "1", (7, 0, 0)),
+    ],
 )
 def test_split_sizes(documents, split, sizes):
     parts = split_documents(documents, split)
@@ -53,7 +59,16 @@ def test_splits_cover_everything_once_and_follow_gpt_neox(split):
 
 @pytest.mark.parametrize(
     "weights",
-    [[1.0], [0.5, 0.5], [0.1, 0.2, 0.7], [1, 2, 3, 4], [1e-3, 0.999], [0.3, 0.3, 0.3, 0.05, 0.05], [123457.0, 999983.0, 31.0], list(range(1, 25))],
+    [
+        [1.0],
+        [0.5, 0.5],
+        [0.1, 0.2, 0.7],
+        [1, 2, 3, 4],
+        [1e-3, 0.999],
+        [0.3, 0.3, 0.3, 0.05, 0.05],
+        [123457.0, 999983.0, 31.0],
+        list(range(1, 25)),
+    ],
 )
 def test_shares_of_every_beginning_are_off_by_less_than_one_sample(weights):
     parts = whole_shares(weights)

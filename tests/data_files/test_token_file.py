@@ -89,7 +89,7 @@ DAMAGED = {
     "version": (index_bytes([2, 3], [0, 1, 2], version=7), "x.idx: version 7"),
     "float type": (index_bytes([2, 3], [0, 1, 2], code=6), "x.idx: type code 6"),
     "unknown type": (index_bytes([2, 3], [0, 1, 2], code=9), "x.idx: type code 9"),
-    "offset": (index_bytes([2, 3], [0, 1, 2], offsets=[0, 6]), "x.idx: sequence 1 is said to start at byte 6 of x.bin, .* put it at byte 4"),
+    "offset": (index_bytes([2, 3], [0, 1, 2], offsets=[0, 6]), "x.idx: sequence 1 .* start at byte 6 of x.bin, .* put it at byte 4"),
     "length below zero": (index_bytes([5, -1], [0, 1, 2]), "x.idx: sequence 1 has the length -1"),
     "document index does not start at 0": (index_bytes([2, 3], [1, 2]), "x.idx: the document index covers 1 to 2; .* 0 to 2"),
     "document index does not reach the end": (index_bytes([2, 3], [0, 1]), "x.idx: the document index covers 0 to 1; .* 0 to 2"),

@@ -39,7 +39,8 @@ def library(tmp_path):
 def test_stdlib_corpus_takes_modules_and_leaves_out_tests(tmp_path, library):
     corpus = write_stdlib_corpus(tmp_path / "x.jsonl", library)
     documents = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert {document["meta"]["path"]: document["text"] for document in documents} == {"alpha.py": "import os\n", "package/beta.py": "# naïve\n"}
+    texts = {document["meta"]["path"]: document["text"] for document in documents}
+    assert texts == {"alpha.py": "import os\n", "package/beta.py": "# naïve\n"}
     assert (corpus.documents, corpus.text_bytes, corpus.skipped) == (2, 19, 2)
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="none: no Python modules"):
@@ -59,13 +60,14 @@ def test_stdlib_corpus_of_this_python_is_the_same_each_time(tmp_path):
 
 def test_train_tokenizer(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"text": "the cat and the dog and the cat"}\n' * 10)
-    result = call("tools/datasets/train_tokenizer.py", "--input", "x.jsonl", "--vocab-size", 265, "--output", "t/tokenizer.json", cwd=tmp_path)
+    tool = "tools/datasets/train_tokenizer.py"
+    result = call(tool, "--input", "x.jsonl", "--vocab-size", 265, "--output", "t/tokenizer.json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     tokenizer = build_tokenizer(TokenizerConfig(tokenizer_type="HFTokenizer", vocab_file=str(tmp_path / "t" / "tokenizer.json")))
     assert tokenizer.vocab_size == 265 and tokenizer.eod is not None
     assert tokenizer.decode(tokenizer.encode("naïve\n")) == "naïve\n"
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\nnull\n')
-    result = call("tools/datasets/train_tokenizer.py", "--input", "x.jsonl", "--output", "u/tokenizer.json", cwd=tmp_path)
+    result = call(tool, "--input", "x.jsonl", "--output", "u/tokenizer.json", cwd=tmp_path)
     assert result.returncode == 2 and "x.jsonl:2: null" in result.stderr and "Traceback" not in result.stderr
     assert not (tmp_path / "u").exists()
 

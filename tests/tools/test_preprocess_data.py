@@ -72,7 +72,13 @@ def test_torch_is_not_imported(tmp_path, corpus):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("line", "message"),
-    [(b"\n", "blank line"), (b"null\n", "null"), (b'{"x": 1}\n', "no 'text'"), (b'{"text": "\xff"}\n', "UTF-8"), (b'{"text": "a', "not valid JSON")],
+    [
+        (b"\n", "blank line"),
+        (b"null\n", "null"),
+        (b'{"x": 1}\n', "no 'text'"),
+        (b'{"text": "\xff"}\n', "UTF-8"),
+        (b'{"text": "a', "not valid JSON"),
+    ],
 )
 def test_a_bad_line_is_one_message_and_nothing_is_left(tmp_path, corpus, line, message, workers):
     with open(corpus, "ab") as file:
@@ -93,8 +99,8 @@ def test_a_bad_line_is_one_message_and_nothing_is_left(tmp_path, corpus, line, m
 def test_mistakes_before_the_first_line(tmp_path, corpus):
     empty = tmp_path / "empty.jsonl"
     empty.touch()
-    tokenizer = json.dumps({"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}})
-    (tmp_path / "tokenizer.json").write_text(tokenizer)
+    model = {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
     whole = {"--input": corpus, "--output-prefix": tmp_path / "out/x", "--tokenizer-type": "CharLevelTokenizer"}
     cases = [
         ({"--input": empty}, [], "empty.jsonl: the file is empty"),
@@ -127,10 +133,10 @@ def test_a_full_disk_is_one_message_and_nothing_is_left(tmp_path, corpus):
 
 
 def endless(tmp_path):
-    """preprocess_data.py at work on a pipe-like corpus that is large enough to be interrupted."""
+    """preprocess_data.py at work on a corpus that is large enough to be interrupted."""
     corpus = write_lines(tmp_path / "large.jsonl", ["word " * 400] * 60_000)
-    command = [sys.executable, str(TOOL), "--input", corpus, "--output-prefix", tmp_path / "out/x", "--tokenizer-type", "CharLevelTokenizer",
-               "--workers", "2", "--log-interval", "100"]  # fmt: skip
+    options = ["--output-prefix", tmp_path / "out/x", "--tokenizer-type", "CharLevelTokenizer", "--workers", 2, "--log-interval", 100]
+    command = [sys.executable, TOOL, "--input", corpus, *options]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert "documents/s" in process.stderr.readline()
     return process
