@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import subprocess
 
 import pytest
 
@@ -82,3 +83,18 @@ def test_kill_9_and_the_same_command_goes_on_to_the_same_curve(make_run):
     assert done.returncode == 0, done.stdout
     assert killed.losses() == straight.losses()
     assert not list(killed.folder.rglob(".writing*"))
+
+
+def test_a_disk_that_fills_up_during_a_save_leaves_the_older_checkpoint_and_says_so(make_run):
+    run = make_run(train_iters=4, checkpoint_factor=2)
+    assert run.start().returncode == 0
+    save = run.folder / "checkpoints"
+    sizes = [path.stat().st_size for path in (save / "global_step4").glob("*.pt")]
+    command = run.command("train_iters=6")
+    limited = ["bash", "-c", f'ulimit -f {max(sizes) // 2048}; exec "$@"', "bash", *command]  # files may grow to half of what a save needs
+    done = subprocess.run(limited, **run.options(), timeout=300)
+    assert done.returncode == 2, done.stdout
+    assert "could not be written" in done.stdout and "global_step6" in done.stdout and "Traceback" not in done.stdout
+    assert (save / "latest").read_text() == "global_step4" and not (save / "global_step6").exists()
+    assert run.start("train_iters=6").returncode == 0
+    assert (save / "latest").read_text() == "global_step6" and not list(save.glob(".writing*"))
