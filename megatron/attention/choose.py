@@ -32,11 +32,11 @@ def choose_backend(name: Backend, method: str, acts_on: Collection[str], has_sco
     """(the attention function, one sentence for the log that says which it is and why). Raises ConfigError like `check_backend`."""
     check_backend(name, method, acts_on, has_score_map)
     if name != "auto":
-        return _load(name), f"{name} attention, as configured"
+        return _load(name, acts_on), f"{name} attention, as configured"
     reason = _obstacle(acts_on, has_score_map)
     if reason:
-        return _load("eager"), f"eager attention: pos_emb {method!r} {reason}, which sdpa cannot"
-    return _load("sdpa"), f"sdpa attention: it can do all that pos_emb {method!r} asks"
+        return _load("eager", acts_on), f"eager attention: pos_emb {method!r} {reason}, which sdpa cannot"
+    return _load("sdpa", acts_on), f"sdpa attention: it can do all that pos_emb {method!r} asks"
 
 
 def _obstacle(acts_on: Collection[str], has_score_map: bool) -> str | None:
@@ -46,6 +46,10 @@ def _obstacle(acts_on: Collection[str], has_score_map: bool) -> str | None:
     return next((reason for hook, reason in BEYOND_A_BIAS.items() if hook in acts_on), None)
 
 
-def _load(name: str) -> Attention:
+def _load(name: str, acts_on: Collection[str]) -> Attention:
+    """The function; where it needs memory for all pairs of positions, evaluation runs it in blocks of rows."""
     module, function = LOCATIONS[name].split(":")
-    return getattr(import_module(module), function)
+    attend = getattr(import_module(module), function)
+    if name == "eager" or "bias" in acts_on:
+        return import_module("megatron.attention.rows").in_row_blocks(attend)
+    return attend

@@ -1,6 +1,6 @@
 """Which query may look at which key: causality, sliding window, documents and padding, in one value."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,6 +38,17 @@ class AttentionMask:
             same &= (self.key_documents >= 0)[:, None, :]
             allowed = (allowed & same | (offset == 0))[:, None]
         return allowed
+
+    def part(self, queries: slice, keys: slice) -> "AttentionMask":
+        """The mask of some of the queries against some of the keys."""
+        documents = self.query_documents is not None
+        return replace(
+            self,
+            query_places=self.query_places[queries],
+            key_places=self.key_places[keys],
+            query_documents=self.query_documents[:, queries] if documents else None,
+            key_documents=self.key_documents[:, keys] if documents else None,
+        )
 
     def present(self) -> Tensor | None:
         """bool, [b, k]: keys that are no padding; None where there is none."""
