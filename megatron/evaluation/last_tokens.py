@@ -19,6 +19,10 @@ from megatron.parallel.distributed import Processes
 PROTOCOL = "last"
 
 
+class Interrupted(Exception):
+    """The evaluation was asked to stop."""
+
+
 class TokenStream(Protocol):
     """Evaluation text as one run of token ids."""
 
@@ -93,15 +97,18 @@ def evaluate_lengths(
     processes: Processes,
     tokens_per_batch: int,
     track: Callable[[Iterable, str, int], Iterable] = lambda batches, _description, _total: batches,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> list[LengthResult]:
     """Loss at every length, the sequences dealt out over the processes; the same result on every process, whatever their number.
+
+    `interrupted` is asked before each batch, on all processes, and must answer alike on all: Interrupted is raised where it is true.
 
     `model(tokens [b, n], labels [b, s], last=s)` gives per-token losses [b, s]: logits exist for scored tokens only.
     """
     was_training = model.training
     model.eval()
     try:
-        return [evaluate_length(model, stream, places, length, processes, tokens_per_batch, track) for length in lengths]
+        return [evaluate_length(model, stream, places, length, processes, tokens_per_batch, track, interrupted) for length in lengths]
     finally:
         model.train(was_training)
 
@@ -115,6 +122,7 @@ def evaluate_length(
     processes: Processes,
     tokens_per_batch: int,
     track: Callable[[Iterable, str, int], Iterable],
+    interrupted: Callable[[], bool],
 ) -> LengthResult:
     """Loss of the scored tokens behind a context that makes every sequence `length` tokens long."""
     count = len(places.ends)
@@ -124,6 +132,8 @@ def evaluate_length(
     losses = torch.zeros(count, dtype=torch.float64)
     starts = range(0, per_rank, batch)
     for start in track(starts, f"evaluating at {length:,}", len(starts)):
+        if interrupted():
+            raise Interrupted
         chosen = mine[start : start + batch]
         tokens = torch.from_numpy(np.stack([places.window(stream, index, length) for index in chosen])).long()  # [b, length + 1]
         tokens = tokens.to(processes.device)

@@ -1,5 +1,6 @@
 """Evaluation inside a run: which lengths, how much text, when; one line per length into the metrics."""
 
+from collections.abc import Callable
 from typing import Any
 
 from megatron.config import Config
@@ -35,10 +36,25 @@ class Evaluator:
         """Every eval_interval steps; the last step's evaluation is `final`'s."""
         return "valid" in self.streams and step % self.config.evaluation.eval_interval == 0 and step < self.config.training.train_iters
 
-    def evaluate(self, split: str, engine: Any, step: int, metrics: NullMetrics, progress: NullProgress) -> list[LengthResult]:
-        """Score a split at all lengths, write the lines, show the table."""
+    def evaluate(
+        self,
+        split: str,
+        engine: Any,
+        step: int,
+        metrics: NullMetrics,
+        progress: NullProgress,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> list[LengthResult]:
+        """Score a split at all lengths, write the lines, show the table. Raises Interrupted, before any line is written, when told to."""
         results = evaluate_lengths(
-            engine.module, self.streams[split], self.places[split], self.lengths, self.processes, self.tokens_per_batch, progress.track
+            engine.module,
+            self.streams[split],
+            self.places[split],
+            self.lengths,
+            self.processes,
+            self.tokens_per_batch,
+            progress.track,
+            interrupted,
         )
         for result in results:
             metrics.evaluation(result.record(step, split))

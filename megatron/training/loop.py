@@ -5,9 +5,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from megatron.config import Config
 from megatron.data.build import Data
 from megatron.data.loader import training_batches
+from megatron.evaluation.last_tokens import Interrupted
 from megatron.monitor.devices import peak_tflops
 from megatron.monitor.flops import flops_per_token, model_flops_utilisation
 from megatron.monitor.metrics import NullMetrics
@@ -71,14 +74,28 @@ class Loop:
                 result = train_step(self.engine, batches, self.config, self.eod, self.processes, step, rate, asked)
                 self.log(step, rate, result)
                 stopping = step < last and (result.stop_requested or (training.exit_interval is not None and step % training.exit_interval == 0))
-                self.save(step, stopping)
+                saved = self.save(step, stopping)
+                if not stopping and self.evaluator.is_due(step):
+                    stopping = self.evaluate(step, stop)
+                    if stopping and not saved:
+                        self.save(step, stopping)
                 if stopping:
                     self.say_stopped(step, stop.reason)
                     return True
-                if self.evaluator.is_due(step):
-                    self.evaluator.evaluate("valid", self.engine, step, self.metrics, self.progress)
-                    self.engine.train()
-                    self.interval_start, self.interval_steps = time.monotonic(), 0
+        return False
+
+    def evaluate(self, step: int, stop: StopRequest) -> bool:
+        """Evaluate the validation split; returns whether that was broken off because a process was asked to stop."""
+
+        def interrupted() -> bool:
+            return bool(self.processes.sum(torch.tensor(float(stop.reason is not None), device=self.processes.device)))
+
+        try:
+            self.evaluator.evaluate("valid", self.engine, step, self.metrics, self.progress, interrupted)
+        except Interrupted:
+            return True
+        self.engine.train()
+        self.interval_start, self.interval_steps = time.monotonic(), 0
         return False
 
     def out_of_time(self) -> bool:
@@ -112,12 +129,12 @@ class Loop:
         if result.grad_norm is not None and not math.isfinite(result.grad_norm):
             self.progress.say(f"step {step}: fp16 gradient overflow, the step was skipped; loss scale {result.loss_scale:g}")
 
-    def save(self, step: int, stopping: bool) -> None:
-        """Write a checkpoint where one is due."""
+    def save(self, step: int, stopping: bool) -> bool:
+        """Write a checkpoint where one is due; returns whether it was."""
         keys = self.config.checkpoint
         due = is_save_step(step, self.config.training.train_iters, keys.checkpoint_factor, keys.checkpoint_scale, keys.extra_save_iters)
         if keys.save is None or not (due or stopping):
-            return
+            return False
         state = {
             "step": step,
             "global_batch": self.config.training.train_batch_size,
@@ -128,6 +145,7 @@ class Loop:
         save_checkpoint(self.engine, self.config, self.processes, step, state)
         self.progress.say(f"saved {Path(keys.save) / folder_name(step)}")
         self.interval_start, self.interval_steps = time.monotonic(), 0
+        return True
 
     def say_stopped(self, step: int, reason: str | None) -> None:
         """Why the run ends early, and how to go on."""
@@ -139,6 +157,4 @@ def device_name(processes: Processes) -> str:
     """The GPU's name, or `cpu`."""
     if processes.device.type == "cpu":
         return "cpu"
-    import torch
-
     return torch.cuda.get_device_name(processes.device)

@@ -1,5 +1,6 @@
 """A resumed run equals the uninterrupted one; damaged, missing and foreign checkpoints; kill -9."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -15,15 +16,18 @@ def test_ten_steps_resume_ten_steps_equal_twenty_straight_exactly(make_run, stag
         "hidden_dropout": 0.1,
         "attention_dropout": 0.1,
         "train_iters": 20,
-        "seq_length": 256,
-        "eval_lengths": [256],
-        "train_micro_batch_size_per_gpu": 8,
+        "seq_length": 64,
+        "eval_lengths": [64],
+        "train_micro_batch_size_per_gpu": 4,
+        "split": "10,80,10",
         "gradient_accumulation_steps": 2,
         "num_workers": 1,
     }
     straight, halves = make_run("straight", **keys), make_run("halves", **keys, exit_interval=10)
     done = straight.start()
     assert done.returncode == 0, done.stdout
+    epoch = int(re.search(r"train ([\d,]+) tokens", done.stdout)[1].replace(",", ""))
+    assert epoch < 20 * 16 * 64, "the text is too long for an epoch to end within the run"
     done = halves.start()
     assert done.returncode == 75, done.stdout
     assert sorted(halves.losses()) == list(range(1, 11))

@@ -98,6 +98,19 @@ def test_sigterm_finishes_the_step_saves_and_says_resume_me(make_run):
     assert max(run.losses()) == step + 2
 
 
+def test_sigterm_during_an_evaluation_breaks_it_off_and_saves(make_run):
+    run = make_run(train_iters=10, eval_interval=2, eval_sequences=2000, eval_lengths=[32, 256], split="50,50,0")
+    process = run.popen()
+    for line in process.stdout:
+        if "step 2/" in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=120)
+    assert process.returncode == 75, rest
+    assert (run.folder / "checkpoints/latest").read_text() == "global_step2"
+    assert not [line for line in run.metrics() if "perplexity" in line]
+
+
 def test_evaluation_and_generation_of_a_checkpoint(make_run):
     run = make_run()
     assert run.start().returncode == 0

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from megatron.errors import UserError
-from megatron.evaluation.last_tokens import Places, choose_places, evaluate_lengths
+from megatron.evaluation.last_tokens import Interrupted, Places, choose_places, evaluate_lengths
 from megatron.parallel.distributed import Processes
 
 
@@ -54,6 +54,14 @@ def test_batch_size_does_not_matter_and_training_mode_comes_back():
     model, places = Known().train(), choose_places(100, [8], sequences=7, last=4, what="text")
     one, many = (evaluate_lengths(model, Text(100), places, [8], ALONE, tokens_per_batch=n)[0] for n in (1, 1000))
     assert one == many and model.training
+
+
+def test_an_interrupted_evaluation_stops_between_batches():
+    model, places = Known().train(), choose_places(100, [8], sequences=7, last=4, what="text")
+    answers = iter([False, False, True])
+    with pytest.raises(Interrupted):
+        evaluate_lengths(model, Text(100), places, [8], ALONE, 8, interrupted=lambda: next(answers))
+    assert model.training and next(answers, None) is None
 
 
 def test_no_token_is_scored_twice_in_a_short_text():
