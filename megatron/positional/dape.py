@@ -58,11 +58,11 @@ class DapeMap(nn.Module):
             features.append(bias)
         reach = self.kernel_size // 2
         features = torch.cat(features, dim=1).masked_fill(~allowed, 0.0)  # [b, c, q, k]
-        hidden = leaky_relu(_mix(pad(features, (reach, 2 * reach)), self.hidden_weight, self.hidden_bias), SLOPE)  # [b, D, q, k + reach]
+        hidden = leaky_relu(_mix(_pad(features, reach, 2 * reach), self.hidden_weight, self.hidden_bias), SLOPE, inplace=True)  # [b, D, q, k + reach]
         if present is not None and reach:
             in_front = pad(present.cumsum(dim=-1) == 0, (0, reach), value=False)  # [..., k + reach]
             hidden = hidden.masked_fill(in_front[..., None, None, :], 0.0)
-        change = _mix(pad(hidden, (reach, 0)), self.output_weight, self.output_bias)  # [b, h, q, k]
+        change = _mix(_pad(hidden, reach, 0), self.output_weight, self.output_bias)  # [b, h, q, k]
         return scores + bias + change if self.reads_bias and self.adds_bias else scores + change
 
     def statistics(self) -> dict[str, float]:
@@ -70,12 +70,19 @@ class DapeMap(nn.Module):
         return {f"{name}_norm": parameter.detach().float().norm().item() for name, parameter in self.named_parameters()}
 
 
+def _pad(maps: Tensor, left: int, right: int) -> Tensor:
+    """Columns of zeros on both sides; the maps themselves where there are none to add."""
+    return pad(maps, (left, right)) if left or right else maps
+
+
 def _mix(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """maps [b, c, q, n], weight [o, c, k], bias [o] -> [b, o, q, n - k + 1]: cross-correlation along the keys, in the maps' type.
 
     A sum of k products over channels rather than a convolution: those may run at reduced (TF32) precision by default on a GPU.
     """
-    weight, bias = weight.to(maps.dtype), bias.to(maps.dtype)
-    columns = maps.shape[-1] - weight.shape[-1] + 1
-    products = [torch.einsum("oc,bcqn->boqn", weight[..., u], maps[..., u : u + columns]) for u in range(weight.shape[-1])]
-    return sum(products[1:], products[0]) + bias[:, None, None]
+    weight, mixed = weight.to(maps.dtype), bias.to(maps.dtype)[None, :, None]  # mixed: [b, o, q * (n - k + 1)] from the first product on
+    batch, _, queries, width = maps.shape
+    columns = width - weight.shape[-1] + 1
+    for u in range(weight.shape[-1]):
+        mixed = torch.baddbmm(mixed, weight[..., u].expand(batch, -1, -1), maps[..., u : u + columns].flatten(2))
+    return mixed.unflatten(-1, (queries, columns))
