@@ -129,6 +129,10 @@ def odd(value):
     return json.dumps(line(1, 128, 2.0, perplexity=value))
 
 
+def of_length(length, **keys):
+    return json.dumps({"training_length": length, "results": [line(1, 128, 2.0, **keys)]})
+
+
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
@@ -140,6 +144,17 @@ def odd(value):
         ("metrics.jsonl", ONE, ["--labels", "a", "b"], "--labels: 2 names for 1 files"),
         ("metrics.jsonl", odd("x"), [], "perplexity of an evaluation is 'x', not a number"),
         ("metrics.jsonl", odd(None), [], "perplexity of an evaluation is None, not a number"),
+        ("metrics.jsonl", odd(True), [], "metrics.jsonl:1: perplexity of an evaluation is True, not a number"),
+        ("metrics.jsonl", "\n\n" + odd(-2), [], "metrics.jsonl:3: perplexity of an evaluation is -2, not more than 0"),
+        ("metrics.jsonl", odd(10**400), [], "not a number"),
+        ("metrics.jsonl", json.dumps(line(1, 128, 2.0, split=["valid"])), [], "jsonl:1: split of an evaluation is ['valid'], not a text"),
+        ("metrics.jsonl", json.dumps(line(1, 128, 2.0, stderr=-0.1)), [], "stderr of an evaluation is -0.1, not at least 0"),
+        ("metrics.jsonl", json.dumps(line("ten", 128, 2.0)), [], "step of an evaluation is 'ten', not a whole number"),
+        ("metrics.jsonl", json.dumps(line(1, 1.5, 2.0)), [], "eval_length of an evaluation is 1.5, not a number of tokens"),
+        ("metrics.jsonl", ONE, ["--train-length", "0"], "--train-length: must be at least 1 token, not 0"),
+        ("results.json", of_length("x"), [], "results.json: training_length is 'x', not a number of tokens"),
+        ("results.json", of_length(0), [], "results.json: training_length is 0, not a number of tokens"),
+        ("results.json", of_length(128, stderr=-1), [], "results.json: results[0]: stderr of an evaluation is -1"),
         ("metrics.jsonl", odd("NaN"), [], "no perplexity is a finite number"),
         ("metrics.jsonl", TWO_PROTOCOLS, [], "several protocols; choose one with --protocol: last, sliding"),
         ("results.json", "{", [], "results.json: is not valid JSON"),

@@ -55,6 +55,14 @@ class Curve:
     points: tuple[Point, ...]
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known about a run beside its evaluations."""
+
+    pos_emb: str | None
+    train_length: int | None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, or 2 for a user's mistake."""
     options = parser().parse_args(arguments)
@@ -89,7 +97,7 @@ def read_curve(
 ) -> Curve:
     """One file's curve. Raises UserError where the file cannot be read, or holds no such evaluation (and says what it does hold)."""
     records, facts = read_results(path) if path.suffix == ".json" else read_metrics(path)
-    evaluations = [record for record in records if "eval_length" in record and "perplexity" in record]
+    evaluations = [record for where, record in records if is_evaluation(record, where)]
     if not evaluations:
         raise UserError(f"{path}: holds no evaluation. Lines with eval_length and perplexity come at each eval_interval and at the end.")
     chosen = choose(evaluations, "split", split, path)
@@ -99,32 +107,36 @@ def read_curve(
         raise UserError(f"{path}: holds evaluations by several protocols; choose one with --protocol: {', '.join(protocols)}.")
     step = step if step is not None else chosen[-1].get("step")
     chosen = choose(chosen, "step", step, path)
-    points = {record["eval_length"]: point(record, path) for record in chosen}  # of a step that ran twice, the later line counts
+    points = {record["eval_length"]: point(record) for record in chosen}  # of a step that ran twice, the later line counts
+    if train_length is not None and train_length < 1:
+        raise UserError(f"--train-length: must be at least 1 token, not {train_length}.")
     return Curve(
-        facts.get("pos_emb") or path.resolve().parent.name,
+        facts.pos_emb or path.resolve().parent.name,
         step,
-        train_length or facts.get("training_length"),
+        train_length or facts.train_length,
         tuple(points[length] for length in sorted(points)),
     )
 
 
-def read_metrics(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The records of a metrics.jsonl, and what the config.yml beside it says about the run (nothing where there is none)."""
+def read_metrics(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], Facts]:
+    """The records of a metrics.jsonl, each with its "file:line", and what the config.yml beside it says (nothing where there is none)."""
     records, broken = read_json_lines(path)
     if broken and not records:
         raise UserError(f"{path}: is no metrics.jsonl: not one line is a JSON object.")
     if broken:
         print(f"note: {path}: not a JSON object and left out: line {', '.join(map(str, broken))}", file=sys.stderr)
+    lines = enumerate(path.read_bytes().split(b"\n"), start=1)
+    places = [f"{path}:{number}" for number, line in lines if line.strip() and number not in broken]
+    beside = path.parent / "config.yml"
     try:
-        keys = yaml.safe_load((path.parent / "config.yml").read_text(encoding="utf-8"))
+        keys = yaml.safe_load(beside.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         keys = None
-    keys = keys if isinstance(keys, dict) else {}
-    return records, {"pos_emb": keys.get("pos_emb"), "training_length": keys.get("seq_length")}
+    return list(zip(places, records, strict=False)), read_facts(keys if isinstance(keys, dict) else {}, "seq_length", beside)
 
 
-def read_results(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The records of a results.json, and its other keys."""
+def read_results(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], Facts]:
+    """The records of a results.json, each with its place, and what it says about the run."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -134,7 +146,50 @@ def read_results(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     records = content.get("results") if isinstance(content, dict) else None
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise UserError(f"{path}: is no results file: it has no list of objects called `results`.")
-    return [{name: as_float(value) for name, value in record.items()} for record in records], content
+    placed = [(f"{path}: results[{index}]", record) for index, record in enumerate(records)]
+    facts = read_facts(content, "training_length", path)
+    return [(where, {name: as_float(value) for name, value in record.items()}) for where, record in placed], facts
+
+
+def read_facts(keys: dict[str, Any], length_key: str, path: Path) -> Facts:
+    """The run's name and training length; UserError where they are there and cannot be that."""
+    name, length = keys.get("pos_emb"), keys.get(length_key)
+    if not isinstance(name, str | None):
+        raise UserError(f"{path}: pos_emb is {name!r}, not a text.")
+    if length is not None and not (is_whole(length) and length > 0):
+        raise UserError(f"{path}: {length_key} is {length!r}, not a number of tokens (at least 1).")
+    return Facts(name, length)
+
+
+def is_evaluation(record: dict[str, Any], where: str) -> bool:
+    """Whether a record is an evaluation; UserError where it is one whose fields cannot be right."""
+    if "eval_length" not in record or "perplexity" not in record:
+        return False
+    optional = ("loss", "stderr", "step", "split", "protocol")
+    faults = {
+        "eval_length": "a number of tokens (at least 1)" if not (is_whole(record["eval_length"]) and record["eval_length"] > 0) else "",
+        "step": "a whole number" if not is_whole(record.get("step")) else "",
+        "split": "a text" if not isinstance(record.get("split"), str) else "",
+        "protocol": "a text" if not isinstance(record.get("protocol"), str) else "",
+        "loss": number_fault(record.get("loss")),
+        "perplexity": number_fault(record["perplexity"]) or ("more than 0" if record["perplexity"] <= 0 else ""),
+        "stderr": number_fault(record.get("stderr")) or ("at least 0" if record["stderr"] < 0 else ""),
+    }
+    for name, wanted in faults.items():
+        if wanted and not (name in optional and record.get(name) is None):
+            raise UserError(f"{where}: {name} of an evaluation is {record.get(name)!r}, not {wanted}.")
+    return True
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number that a float can hold; true and false are none."""
+    return isinstance(value, int) and not number_fault(value)
+
+
+def number_fault(value: Any) -> str:
+    """What a value is not, or "" for a number (NaN and infinity are; true, false and whole numbers beyond a float are not)."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "" if number and not (isinstance(value, int) and abs(value) > sys.float_info.max) else "a number"
 
 
 def choose(records: list[dict[str, Any]], name: str, wanted: Any, path: Path) -> list[dict[str, Any]]:
@@ -146,17 +201,10 @@ def choose(records: list[dict[str, Any]], name: str, wanted: Any, path: Path) ->
     return chosen
 
 
-def point(record: dict[str, Any], path: Path) -> Point:
-    """A record as a point; UserError where its figures are no numbers."""
-    figures = {name: record.get(name) for name in ("eval_length", "loss", "perplexity", "stderr")}
-    if figures["loss"] is None and isinstance(figures["perplexity"], int | float) and figures["perplexity"] > 0:
-        figures["loss"] = math.log(figures["perplexity"])
-    for name, value in figures.items():
-        if not isinstance(value, int | float) and not (name == "stderr" and value is None):
-            raise UserError(f"{path}: {name} of an evaluation is {value!r}, not a number.")
-    if figures["eval_length"] <= 0:
-        raise UserError(f"{path}: an evaluation has eval_length {figures['eval_length']}, not a number of tokens.")
-    return Point(figures["eval_length"], figures["loss"], figures["perplexity"], figures["stderr"])
+def point(record: dict[str, Any]) -> Point:
+    """An evaluation as a point; a loss that is missing follows from the perplexity."""
+    loss, perplexity = record.get("loss"), record["perplexity"]
+    return Point(record["eval_length"], math.log(perplexity) if loss is None else loss, perplexity, record.get("stderr"))
 
 
 def label(curves: Sequence[Curve], labels: Sequence[str] | None) -> list[Curve]:
