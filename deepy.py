@@ -3,14 +3,14 @@
 import sys
 from pathlib import Path
 
-from megatron.config.command_line import parse_command_line
-from megatron.config.load import load_config
 from megatron.errors import UserError
-from megatron.launch.entry import read_run, run_entry, uses_cuda
+from megatron.launch.entry import read_keys, read_run, run_entry, uses_cuda
 from megatron.launch.local import launch_local
 from megatron.parallel.devices import usable_cores, visible_gpus
 
 USAGE = "usage: python deepy.py train.py|eval.py|generate.py [-d FOLDER] CONFIG.yml [CONFIG.yml ...] [--set key=value ...]"
+
+ONE_PROCESS = ("generate.py",)  # scripts whose work is not shared out
 
 
 def main(argv: list[str]) -> int:
@@ -21,9 +21,10 @@ def main(argv: list[str]) -> int:
     script, arguments = Path(argv[0]), argv[1:]
     if not script.is_file():
         raise UserError(f"{script}: no such script.\n{USAGE}")
-    paths, directory, overrides, _ = parse_command_line(arguments)
-    keys = load_config(paths, overrides, directory)
+    keys = read_keys(arguments)
     processes = keys.launch.num_gpus or (visible_gpus() if uses_cuda(keys) else 1)
+    if script.name in ONE_PROCESS:
+        processes = 1
     if uses_cuda(keys) and processes > visible_gpus():
         raise UserError(f"num_gpus: {processes} processes asked for, {visible_gpus()} GPU(s) visible here.")
     launch = read_run(arguments, world_size=processes).launch

@@ -5,7 +5,7 @@ from megatron.launch.entry import read_run, run_entry
 
 def main(argv: list[str]) -> int:
     """The evaluation at the end of a run, without the run: `load` (or `save`) names the checkpoint."""
-    config = read_run([*argv, "--set", "do_train=false"])
+    config = read_run(argv, overrides=["do_train=false"])
     from megatron.training.pretrain import pretrain
 
     return pretrain(config)

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from megatron.errors import UserError
 from megatron.generation.generate import generate
 from megatron.model.gpt import GPT
 from megatron.tokenizer import build_tokenizer
-from megatron.training.checkpoint import choose_checkpoint, folder_name, write_atomically
+from megatron.training.checkpoint import check_writable, choose_checkpoint, folder_name, write_atomically
 from megatron.training.weights import read_weights
 
 
@@ -20,6 +21,8 @@ def sample_from_checkpoint(config: Config) -> int:
     """Sample as the generation group says; returns the exit code. Raises UserError for a missing checkpoint, tokenizer or input file."""
     keys = config.generation
     prompts = read_prompts(config)
+    if keys.sample_output_file:
+        check_output(Path(keys.sample_output_file))
     tokenizer = build_tokenizer(config.tokenizer)
     folder = config.checkpoint.load or config.checkpoint.save
     if folder is None:
@@ -47,23 +50,40 @@ def sample_from_checkpoint(config: Config) -> int:
     return 0
 
 
+def check_output(path: Path) -> None:
+    """Find out before the sampling, not after it, that the output file cannot be written."""
+    if path.is_dir():
+        raise UserError(f"sample_output_file: {path} is a folder; name a file.")
+    check_writable(path.parent)
+
+
 def read_prompts(config: Config) -> Iterator[str]:
     """The prompts, each as often as it is to be sampled."""
     keys = config.generation
     if keys.text_gen_type == "unconditional":
         return iter([""] * keys.num_samples)
     if keys.text_gen_type == "interactive":
-        return iter(lambda: input("prompt> "), "")
+        return typed_prompts()
     if keys.sample_input_file is None:
         raise ConfigError("text_gen_type: input-file needs sample_input_file.")
     path = Path(keys.sample_input_file)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: a JSON string may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"sample_input_file: {path} cannot be read ({error}).") from None
     if path.suffix == ".jsonl":
-        lines = [text_of(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+        lines = [text_of(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        raise UserError(f"sample_input_file: {path} holds no prompt.")
     return iter([line for line in lines for _ in range(keys.num_samples)])
+
+
+def typed_prompts() -> Iterator[str]:
+    """Prompts from the keyboard until an empty one or the end of input."""
+    with suppress(EOFError):
+        while prompt := input("prompt> "):
+            yield prompt
 
 
 def text_of(line: str, place: str) -> str:

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from megatron.config import Config, load_config
+from megatron.config import Config, ConfigError, load_config
 from megatron.config.command_line import parse_command_line
 from megatron.config.derive import complete
 from megatron.errors import UserError
@@ -17,16 +17,27 @@ from megatron.positional.registry import resolve
 SECONDS_FOR_RANK_0_TO_SPEAK = 5.0
 
 
-def read_run(argv: Sequence[str], world_size: int | None = None) -> Config:
+def read_keys(argv: Sequence[str], overrides: Sequence[str] = ()) -> Config:
+    """Command line -> what the files and `--set` say, checked key by key. `overrides` are the entry point's own and win."""
+    paths, directory, users, rest = parse_command_line(argv)
+    if rest:
+        raise ConfigError(f"nothing may follow `--`, but there is: {' '.join(rest)}")
+    return load_config(paths, [*users, *overrides], directory)
+
+
+def read_run(argv: Sequence[str], world_size: int | None = None, overrides: Sequence[str] = ()) -> Config:
     """Command line -> a complete, checked configuration, without importing torch.
 
     `world_size` is the number of processes; None takes it from the launcher's environment (1 for a plain `python train.py`).
     """
-    paths, directory, overrides, _ = parse_command_line(argv)
-    config = load_config(paths, overrides, directory)
+    config = read_keys(argv, overrides)
     cuda = uses_cuda(config)
     config = complete(config, find_place().world_size if world_size is None else world_size, cuda=cuda)
-    resolve(config.positional.pos_emb)
+    try:
+        resolve(config.positional.pos_emb)
+    except ConfigError as error:
+        place = config.where("pos_emb")
+        raise ConfigError(f"{place}: {error}" if place else str(error)) from None
     return config
 
 

@@ -1,4 +1,4 @@
-"""What a run's exit code means (README, "Files and exit codes")."""
+"""What a run's exit code means (README, "What a run writes")."""
 
 DONE = 0
 FAILED = 1

@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Sequence
 
+from megatron.errors import UserError
 from megatron.launch import exit_codes
+from megatron.parallel.environment import free_port
 
 GRACE_SECONDS = 30.0  # between asking the other processes to stop and killing them
 POLL_SECONDS = 0.05
@@ -17,6 +19,8 @@ POLL_SECONDS = 0.05
 
 def launch_local(command: Sequence[str], processes: int, *, master_addr: str, master_port: int | None, threads: int) -> int:
     """Run `command` `processes` times and wait. Returns the exit code of the first process that failed, else 0."""
+    if master_port is not None:
+        check_free(master_port)
     port = master_port or free_port()
     children = [
         subprocess.Popen(command, env=child_environment(rank, processes, master_addr, port, threads), preexec_fn=die_with_parent)
@@ -41,11 +45,14 @@ def child_environment(rank: int, processes: int, master_addr: str, port: int, th
     }
 
 
-def free_port() -> int:
-    """A port nobody listens on now."""
+def check_free(port: int) -> None:
+    """Raises UserError where something listens on the port already."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise UserError(f"master_port: {port} cannot be used ({error.strerror}). Give another one, or leave it out for a free one.") from None
 
 
 def die_with_parent() -> None:

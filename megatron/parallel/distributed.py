@@ -73,7 +73,7 @@ def start_processes(config: Config) -> Processes:
     """Join the process group through DeepSpeed, on NCCL with GPUs and gloo without. Call once, before a model is built."""
     place = find_place()
     cuda = config.launch.device != "cpu" and torch.cuda.is_available()
-    os.environ.update(rendezvous(place))
+    os.environ.update(rendezvous(place, config.launch.master_port))
     os.environ["DS_ACCELERATOR"] = "cuda" if cuda else "cpu"  # DeepSpeed asks the environment when it is first imported
     torch.set_num_threads(config.launch.cpu_threads or max(1, usable_cores() // place.local_size))
     device = torch.device("cuda", place.local_rank) if cuda else torch.device("cpu")

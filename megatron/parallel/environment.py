@@ -1,6 +1,7 @@
 """Where this process stands among the run's processes, as told by whichever launcher started it."""
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -42,8 +43,21 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place:
     return Place()
 
 
-def rendezvous(place: Place, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables torch.distributed needs, filled in where the launcher (srun, mpirun, none) did not set them."""
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def rendezvous(place: Place, port: int | None = None, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables torch.distributed needs, filled in where the launcher (srun, mpirun, none) did not set them.
+
+    `port` is the configuration's. A plain process alone takes a free one, so that several runs fit on a machine; the steps of a SLURM job
+    find each other at a port that follows from the job's number.
+    """
+    if not place.launched:
+        environment, port = {}, port or free_port()
     address = environment.get("MASTER_ADDR") or environment.get("SLURM_LAUNCH_NODE_IPADDR") or "127.0.0.1"
     job = int(environment.get("SLURM_JOB_ID", "0"))
     return {
@@ -52,5 +66,5 @@ def rendezvous(place: Place, environment: Mapping[str, str] = os.environ) -> dic
         "LOCAL_RANK": str(place.local_rank),
         "LOCAL_SIZE": str(place.local_size),
         "MASTER_ADDR": address,
-        "MASTER_PORT": environment.get("MASTER_PORT", str(20_000 + job % 20_000)),
+        "MASTER_PORT": environment.get("MASTER_PORT") or str(port or 20_000 + job % 20_000),
     }

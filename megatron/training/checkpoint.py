@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -96,37 +97,52 @@ def flush_to_disk(path: Path) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write under a temporary name in the same folder, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise CheckpointError(f"{path} cannot be written: {error.strerror}. Give another folder, or make that one writable.") from None
 
 
-def damage(folder: Path, *, hashes: bool = True) -> str | None:
-    """What is wrong with a checkpoint folder (naming the file and the numbers), or None when it is whole."""
+def read_manifest(folder: Path) -> tuple[Layout, dict[str, dict[str, Any]]]:
+    """The layout and the file records of a checkpoint folder. Raises CheckpointError where its manifest is missing or not one."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        files = manifest["files"]
+        records = {name: {"size": record["size"], "sha256": record["sha256"]} for name, record in manifest["files"].items()}
+        layout = Layout(**manifest["layout"])
     except FileNotFoundError:
-        return f"{folder}: no {MANIFEST} (the save did not finish, or this is not a checkpoint of this project)"
-    except (ValueError, KeyError, TypeError) as error:
-        return f"{folder / MANIFEST}: not readable ({type(error).__name__}: {error})"
-    if not files:
-        return f"{folder / MANIFEST}: lists no files"
-    for name, record in files.items():
+        raise CheckpointError(f"{folder}: no {MANIFEST} (the save did not finish, or this is not a checkpoint of this project)") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder / MANIFEST}: not readable ({type(error).__name__}: {error})") from None
+    if not records:
+        raise CheckpointError(f"{folder / MANIFEST}: lists no files")
+    return layout, records
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint folder (naming the file and the numbers), or None when it is whole."""
+    try:
+        _, records = read_manifest(folder)
+    except CheckpointError as error:
+        return str(error)
+    for name, record in records.items():
         path = folder / name
         if not path.is_file():
             return f"{path}: missing, the manifest lists it"
         if path.stat().st_size != record["size"]:
             return f"{path}: {path.stat().st_size} bytes, the manifest says {record['size']}"
-        if hashes and file_record(path)["sha256"] != record["sha256"]:
+        if file_record(path)["sha256"] != record["sha256"]:
             return f"{path}: its content does not have the manifest's SHA-256"
     return None
 
 
 def read_layout(folder: Path) -> Layout:
     """The layout a whole checkpoint was saved with."""
-    return Layout(**json.loads((folder / MANIFEST).read_text())["layout"])
+    return read_manifest(folder)[0]
 
 
 @dataclass(frozen=True)
@@ -158,9 +174,12 @@ def choose_checkpoint(load: Path, *, step: int | None = None, may_start_anew: bo
             raise CheckpointError(f"{load / LATEST} names {read_latest(load)!r}, but {load} has no checkpoint folder.")
         reason = "does not exist" if not load.exists() else "is not a folder" if not load.is_dir() else "has no checkpoint (no global_stepN folder)"
         raise CheckpointError(f"load: {load} {reason}. Remove `load` to start from scratch, or set `save` to the same folder.")
-    named = FOLDER.fullmatch(read_latest(load) or "")
+    latest = read_latest(load)
+    named = FOLDER.fullmatch(latest or "")
     first = int(named[1]) if named else steps[-1]
     messages: list[str] = []
+    if latest is not None and not named:
+        messages.append(f"{load / LATEST} holds {latest!r}, which names no checkpoint: looking at the newest.")
     if first not in steps:
         messages.append(f"{load / LATEST} names {folder_name(first)}, which is not there: looking at the others.")
     for candidate in sorted((s for s in steps if s <= first or first not in steps), reverse=True):
@@ -179,6 +198,31 @@ def read_latest(load: Path) -> str | None:
         return (load / LATEST).read_text(errors="replace").strip()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        return f"(not readable: {error.strerror})"
+
+
+def set_aside_later(root: Path, step: int) -> list[str]:
+    """A run that goes on from `step` leaves the checkpoints after it behind: rename them, so that nothing takes them for its own.
+
+    Returns what the log should say.
+    """
+    said = []
+    for later in saved_steps(root):
+        if later > step:
+            number = 1
+            while (aside := root / f"abandoned-{folder_name(later)}-{number}").exists():
+                number += 1
+            (root / folder_name(later)).rename(aside)
+            said.append(f"{root / folder_name(later)} is not on this run's way any more: renamed to {aside.name}.")
+    return said
+
+
+def check_writable(root: Path) -> None:
+    """Raises CheckpointError, before anything expensive, where checkpoints could not be written."""
+    probe = root / f"{TEMPORARY_PREFIX}probe"
+    write_atomically(probe, "")
+    probe.unlink()
 
 
 def remove_old(root: Path, keep: int | None) -> None:

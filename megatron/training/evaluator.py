@@ -61,6 +61,8 @@ class Evaluator:
         progress.say(table(results, split, step, self.config.model.seq_length))
         return results
 
-    def final(self, engine: Any, step: int, metrics: NullMetrics, progress: NullProgress) -> dict[str, list[LengthResult]]:
-        """Evaluate every split at the end of the run."""
-        return {split: self.evaluate(split, engine, step, metrics, progress) for split in self.streams}
+    def final(
+        self, engine: Any, step: int, metrics: NullMetrics, progress: NullProgress, interrupted: Callable[[], bool]
+    ) -> dict[str, list[LengthResult]]:
+        """Evaluate every split at the end of the run. Raises Interrupted when told to."""
+        return {split: self.evaluate(split, engine, step, metrics, progress, interrupted) for split in self.streams}

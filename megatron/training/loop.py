@@ -22,9 +22,7 @@ from megatron.training.engine import save_checkpoint
 from megatron.training.evaluator import Evaluator
 from megatron.training.schedule import learning_rate
 from megatron.training.signals import StopRequest
-from megatron.training.step import NonFiniteError, StepResult, train_step
-
-__all__ = ["Loop", "NonFiniteError"]
+from megatron.training.step import StepResult, train_step
 
 
 class Loop:
@@ -40,9 +38,10 @@ class Loop:
         evaluator: Evaluator,
         metrics: NullMetrics,
         progress: NullProgress,
+        stop: StopRequest,
     ):
         self.config, self.engine, self.data, self.processes = config, engine, data, processes
-        self.eod, self.evaluator, self.metrics, self.progress = tokenizer.eod, evaluator, metrics, progress
+        self.eod, self.evaluator, self.metrics, self.progress, self.stop = tokenizer.eod, evaluator, metrics, progress, stop
         vocabulary = padded_vocab_size(tokenizer.vocab_size, config.model.make_vocab_size_divisible_by, config.parallel.model_parallel_size)
         flops = flops_per_token(config, vocabulary, config.model.seq_length)
         self.step_tokens = config.training.train_batch_size * config.model.seq_length
@@ -67,31 +66,26 @@ class Loop:
         )
         self.engine.train()
         self.interval_start = time.monotonic()
-        with StopRequest() as stop:
-            for step in range(done + 1, last + 1):
-                rate = learning_rate(self.config.optimizer, last, step)
-                asked = stop.reason is not None or self.out_of_time()
-                result = train_step(self.engine, batches, self.config, self.eod, self.processes, step, rate, asked)
-                self.log(step, rate, result)
-                stopping = step < last and (result.stop_requested or (training.exit_interval is not None and step % training.exit_interval == 0))
-                saved = self.save(step, stopping)
-                if not stopping and self.evaluator.is_due(step):
-                    stopping = self.evaluate(step, stop)
-                    if stopping and not saved:
-                        self.save(step, stopping)
-                if stopping:
-                    self.say_stopped(step, stop.reason)
-                    return True
+        for step in range(done + 1, last + 1):
+            rate = learning_rate(self.config.optimizer, last, step)
+            asked = self.stop.reason is not None or self.out_of_time()
+            result = train_step(self.engine, batches, self.config, self.eod, self.processes, step, rate, asked)
+            self.log(step, rate, result)
+            stopping = step < last and (result.stop_requested or (training.exit_interval is not None and step % training.exit_interval == 0))
+            saved = self.save(step, stopping)
+            if not stopping and self.evaluator.is_due(step):
+                stopping = self.evaluate(step)
+                if stopping and not saved:
+                    self.save(step, stopping)
+            if stopping:
+                self.say_stopped(step, self.stop.reason)
+                return True
         return False
 
-    def evaluate(self, step: int, stop: StopRequest) -> bool:
+    def evaluate(self, step: int) -> bool:
         """Evaluate the validation split; returns whether that was broken off because a process was asked to stop."""
-
-        def interrupted() -> bool:
-            return bool(self.processes.sum(torch.tensor(float(stop.reason is not None), device=self.processes.device)))
-
         try:
-            self.evaluator.evaluate("valid", self.engine, step, self.metrics, self.progress, interrupted)
+            self.evaluator.evaluate("valid", self.engine, step, self.metrics, self.progress, self.stop.agreed(self.processes))
         except Interrupted:
             return True
         self.engine.train()

@@ -6,6 +6,7 @@ from pathlib import Path
 from megatron.config import Config, ConfigError
 from megatron.config.dump import dump_yaml
 from megatron.data.build import Data, build_data
+from megatron.evaluation.last_tokens import Interrupted
 from megatron.evaluation.report import write_results
 from megatron.launch import exit_codes
 from megatron.monitor.metrics import Metrics, NullMetrics
@@ -16,37 +17,41 @@ from megatron.tokenizer import Tokenizer, build_tokenizer
 from megatron.training import checkpoint
 from megatron.training.engine import build_engine, layout_of, load_checkpoint
 from megatron.training.evaluator import Evaluator
-from megatron.training.loop import Loop, NonFiniteError
+from megatron.training.loop import Loop
+from megatron.training.signals import StopRequest
+from megatron.training.step import NonFiniteError
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins: the last step already taken, and the checkpoint that holds its state (None: from scratch)."""
+    """Where a run begins: the last step already taken, and the checkpoint folder that holds its state (None: from scratch)."""
 
     step: int
-    checkpoint_step: int | None
+    folder: Path | None = None
+    weights_only: bool = False
     messages: tuple[str, ...] = ()
 
 
 def pretrain(config: Config) -> int:
     """Train (and evaluate) as configured; returns the exit code. Everything a user can get wrong is checked before the model is built."""
-    tokenizer = build_tokenizer(config.tokenizer)
-    check_tokenizer(config, tokenizer)
-    data = build_data(
-        config.data,
-        config.model.seq_length,
-        config.training.seed,
-        vocab_size=tokenizer.vocab_size,
-        require_train=config.evaluation.do_train,
-        require_validation=config.evaluation.do_valid,
-    )
-    processes = start_processes(config)
-    try:
-        start = processes.on_first(lambda: find_start(config))
-        evaluator = Evaluator(config, data, processes)
-        return run(config, tokenizer, data, processes, start, evaluator)
-    finally:
-        stop_processes()
+    with StopRequest() as stop:
+        tokenizer = build_tokenizer(config.tokenizer)
+        check_tokenizer(config, tokenizer)
+        data = build_data(
+            config.data,
+            config.model.seq_length,
+            config.training.seed,
+            vocab_size=tokenizer.vocab_size,
+            require_train=config.evaluation.do_train,
+            require_validation=config.evaluation.do_valid,
+        )
+        processes = start_processes(config)
+        try:
+            start = processes.on_first(lambda: find_start(config))
+            evaluator = Evaluator(config, data, processes)
+            return run(config, tokenizer, data, processes, start, evaluator, stop)
+        finally:
+            stop_processes()
 
 
 def check_tokenizer(config: Config, tokenizer: Tokenizer) -> None:
@@ -57,51 +62,74 @@ def check_tokenizer(config: Config, tokenizer: Tokenizer) -> None:
 
 
 def find_start(config: Config) -> Start:
-    """Which checkpoint to load. Looks at files only; see `choose_checkpoint` for what is an error."""
+    """Which checkpoint to load; see `choose_checkpoint` for what is an error. Only rank 0 looks.
+
+    A finetuning run that was stopped goes on from its own `save`. Checkpoints of `save` that lie behind the one chosen are set aside.
+    """
     keys = config.checkpoint
+    load, save = (Path(folder) if folder else None for folder in (keys.load, keys.save))
     if not config.evaluation.do_train:
-        folder = keys.load or keys.save
-        if folder is None:
+        if (folder := load or save) is None:
             raise ConfigError("load: not set, so there is no checkpoint to evaluate.")
-        choice = checkpoint.choose_checkpoint(Path(folder), step=keys.iteration)
-        return Start(choice.step, choice.step, choice.messages)
-    if keys.load is None:
-        if keys.save and checkpoint.saved_steps(Path(keys.save)):
+        choice = checkpoint.choose_checkpoint(folder, step=keys.iteration)
+        return Start(choice.step, folder / checkpoint.folder_name(choice.step), True, choice.messages)
+    if save is not None:
+        checkpoint.check_writable(save)
+    if load is None:
+        if save is not None and checkpoint.saved_steps(save):
             raise ConfigError(
-                f"save: {keys.save} already holds checkpoints, and no `load` is set: a new run would mix with the old one. "
+                f"save: {save} already holds checkpoints, and no `load` is set: a new run would mix with the old one. "
                 "Set `load` to the same folder to go on from them, or choose another `save`."
             )
-        return Start(0, None)
-    same = keys.save is not None and Path(keys.save).resolve() == Path(keys.load).resolve()
-    choice = checkpoint.choose_checkpoint(Path(keys.load), step=keys.iteration, may_start_anew=same and not keys.finetune)
-    fresh = choice.step is None or keys.finetune
-    return Start(0 if fresh else choice.step, choice.step, choice.messages)
+        return Start(0)
+    same = save is not None and save.resolve() == load.resolve()
+    if keys.finetune and same:
+        raise ConfigError("finetune: `load` and `save` are the same folder; give the new run a `save` of its own.")
+    if keys.finetune and not same and save is not None and checkpoint.saved_steps(save):
+        load, same, finetune, wanted = save, True, False, None
+        started = (f"finetune: {save} holds checkpoints of this run already: going on from them.",)
+    else:
+        finetune, wanted, started = keys.finetune, keys.iteration, ()
+    choice = checkpoint.choose_checkpoint(load, step=wanted, may_start_anew=same)
+    if choice.step is None:
+        return Start(0, messages=choice.messages)
+    aside = checkpoint.set_aside_later(save, choice.step) if same else []
+    folder = load / checkpoint.folder_name(choice.step)
+    return Start(0 if finetune else choice.step, folder, finetune, (*started, *choice.messages, *aside))
 
 
-def run(config: Config, tokenizer: Tokenizer, data: Data, processes: Processes, start: Start, evaluator: Evaluator) -> int:
+def run(
+    config: Config, tokenizer: Tokenizer, data: Data, processes: Processes, start: Start, evaluator: Evaluator, stop: StopRequest
+) -> int:
     """Build the engine, restore it, train to the end or to a stop, evaluate. Returns the exit code."""
-    progress = Progress(config.training.train_iters, start.step, config.logging.progress) if processes.is_first else NullProgress()
+    training, last = config.evaluation.do_train, config.training.train_iters
+    progress = Progress(last, start.step, config.logging.progress) if processes.is_first else NullProgress()
     metrics = open_metrics(config, start, progress) if processes.is_first else NullMetrics()
+    stopped = exit_codes.STOPPED_RESUME_ME if config.checkpoint.save else exit_codes.FAILED
     try:
         for message in (*config.notices, *start.messages):
             progress.say(message)
-        if processes.is_first and config.evaluation.do_train:
+        if processes.is_first and training:
             write_configuration(config)
         engine = build_engine(config, tokenizer.vocab_size, processes)
         describe(config, engine, processes, data, progress)
-        if start.checkpoint_step is not None:
-            weights_only = config.checkpoint.finetune or not config.evaluation.do_train
-            folder = Path(config.checkpoint.load or config.checkpoint.save) / checkpoint.folder_name(start.checkpoint_step)
-            state = load_checkpoint(engine, folder, layout_of(config, processes), weights_only=weights_only)
-            if not weights_only:
+        if start.folder is not None:
+            state = load_checkpoint(engine, start.folder, layout_of(config, processes), weights_only=start.weights_only)
+            if not start.weights_only:
                 check_state(config, state, start)
-            progress.say(f"loaded {folder}; next step {start.step + 1:,}" if config.evaluation.do_train else f"loaded {folder}")
-        loop = Loop(config, engine, tokenizer, data, processes, evaluator, metrics, progress)
-        stopped = loop.run(start.step) if config.training.train_iters > start.step and config.evaluation.do_train else False
-        if stopped:
-            return exit_codes.STOPPED_RESUME_ME
-        last_step = max(start.step, config.training.train_iters) if config.evaluation.do_train else start.step
-        results = evaluator.final(engine, last_step, metrics, progress)
+            progress.say(f"loaded {start.folder}" + (f"; next step {start.step + 1:,}" if training else ""))
+        if training and start.step >= last:
+            progress.say(f"step {start.step:,} of train_iters {last:,} is done already: nothing to train, evaluating.")
+        elif training:
+            loop = Loop(config, engine, tokenizer, data, processes, evaluator, metrics, progress, stop)
+            if loop.run(start.step):
+                return stopped
+        last_step = max(start.step, last) if training else start.step
+        try:
+            results = evaluator.final(engine, last_step, metrics, progress, stop.agreed(processes))
+        except Interrupted:
+            progress.say("stopped during the last evaluation: the same command goes on there.")
+            return stopped
         if processes.is_first and results:
             write_results(Path(config.logging.log_dir) / "results.json", config, last_step, results)
         return exit_codes.DONE
@@ -113,13 +141,30 @@ def run(config: Config, tokenizer: Tokenizer, data: Data, processes: Processes, 
         progress.close()
 
 
+# what a resumed run must share with the checkpoint to be the same run: its order of data, its randomness, its optimiser's state
+MUST_AGREE = {
+    "training": ("train_batch_size", "seed"),
+    "model": ("seq_length",),
+    "data": ("train_data_weights", "split"),  # not the paths: data may have moved
+    "optimizer": ("optimizer.type",),
+}
+
+
 def check_state(config: Config, state: dict, start: Start) -> None:
-    """A resumed run must go on with the same portions of data."""
-    saved = state.get("global_batch")
-    if saved != config.training.train_batch_size:
+    """A resumed run must go on with the same portions of data, randomness and optimiser. Raises ConfigError that lists what differs."""
+    saved, here = state["configuration"], config.model_dump(mode="json")
+    differing = []
+    for group, names in MUST_AGREE.items():
+        for name in names:
+            before, now = saved[group], here[group]
+            for part in name.split("."):
+                before, now = before[part], now[part]
+            if before != now:
+                differing.append(f"  {name}: {before} in the checkpoint, {now} in this run")
+    if differing:
         raise ConfigError(
-            f"train_batch_size is {config.training.train_batch_size}, the checkpoint at step {start.step} was trained with {saved}: "
-            "the data position would not fit. Use the same batch size, or `finetune: true` to start anew from its weights."
+            f"{start.folder} was saved by a run that this one would not continue:\n" + "\n".join(differing) + "\n"
+            "Use the same values, or `finetune: true` to start anew from its weights."
         )
 
 

@@ -2,6 +2,11 @@
 
 import signal
 import threading
+from collections.abc import Callable
+
+import torch
+
+from megatron.parallel.distributed import Processes
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
@@ -21,6 +26,10 @@ class StopRequest:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def agreed(self, processes: Processes) -> Callable[[], bool]:
+        """A question that all processes ask together and that has one answer: was any of them asked to stop?"""
+        return lambda: bool(processes.sum(torch.tensor(float(self.reason is not None), device=processes.device)))
 
     def _receive(self, number: int, _frame: object) -> None:
         if self.reason is not None and number == signal.SIGINT:

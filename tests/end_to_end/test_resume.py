@@ -62,6 +62,12 @@ def test_checkpoints_missing_damaged_and_foreign(make_run):
     done = tuned.start()
     assert done.returncode == 0, done.stdout
     assert sorted(tuned.losses()) == [1, 2] and tuned.losses()[1] < before[1]
+    # and a finetuning run that was stopped goes on from its own checkpoints
+    done = tuned.start("train_iters=3", "lr_decay_iters=2")
+    assert done.returncode == 0 and sorted(tuned.losses()) == [1, 2, 3] and "next step 3" in done.stdout
+    # another seed would not be the same run
+    done = run.start("seed=5", "train_iters=8")
+    assert done.returncode == 2 and "seed: 1234 in the checkpoint, 5 in this run" in done.stdout
     # all damaged: an error that names the part
     for folder in save.glob("global_step*"):
         (folder / "manifest.json").unlink()
@@ -71,6 +77,8 @@ def test_checkpoints_missing_damaged_and_foreign(make_run):
     shutil.rmtree(save / "global_step6")
     done = run.start("load=null")
     assert done.returncode == 2 and "save" in done.stdout
+    done = run.start(f"save={run.config}", f"load={run.config}")
+    assert done.returncode == 2 and "cannot be written" in done.stdout and "Traceback" not in done.stdout
 
 
 def test_kill_9_and_the_same_command_goes_on_to_the_same_curve(make_run):

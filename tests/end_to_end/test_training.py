@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -19,7 +20,7 @@ def test_two_processes_train_evaluate_and_leave_every_documented_file(make_run):
     training = [line for line in run.metrics() if "lm_loss" in line]
     evaluation = [line for line in run.metrics() if "perplexity" in line]
     assert [line["step"] for line in training] == list(range(1, 9))
-    assert all(TRAINING_KEYS <= set(line) for line in training) and all(EVALUATION_KEYS <= set(line) for line in evaluation)
+    assert all(set(line) >= TRAINING_KEYS for line in training) and all(set(line) >= EVALUATION_KEYS for line in evaluation)
     assert training[-1]["tokens"] == 8 * 4 * 32 and training[-1]["lm_loss"] < training[0]["lm_loss"]
     assert [(line["step"], line["split"], line["eval_length"]) for line in evaluation] == [
         (step, split, length) for step, split in ((4, "valid"), (8, "valid"), (8, "test")) for length in (32, 64)
@@ -125,6 +126,15 @@ def test_evaluation_and_generation_of_a_checkpoint(make_run):
     assert done.returncode == 0, done.stdout
     samples = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(samples) == 2 and all(sample["text"] for sample in samples)
+    prompts = run.folder / "prompts.jsonl"
+    prompts.write_text('{"text": "def f(\u2028"}\n\n{"text": "import"}\n')
+    done = run.start(
+        "text_gen_type=input-file", f"sample_input_file={prompts}", f"sample_output_file={out}", "maximum_tokens=3", script="generate.py"
+    )
+    assert done.returncode == 0, done.stdout
+    assert [json.loads(line)["context"] for line in out.read_text().splitlines()] == ["def f(\u2028", "import"]
+    done = subprocess.run(run.command("text_gen_type=interactive", script="generate.py"), **run.options(), input="x\n", timeout=300)
+    assert done.returncode == 0 and "'x'" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize(
@@ -140,6 +150,7 @@ def test_evaluation_and_generation_of_a_checkpoint(make_run):
         ({"eval_lengths": [32, 100_000_000]}, (), "eval_lengths"),
         ({"split": "100,0,0"}, (), "validation"),
         ({}, ("nonsense=1",), "nonsense"),
+        ({}, ("seed=2", "--", "more"), "more"),
     ],
 )
 def test_a_users_mistake_is_one_message_and_exit_code_2(make_run, changes, overrides, says):
@@ -159,7 +170,5 @@ def test_configuration_mistakes_are_found_without_importing_torch(make_run):
         "try: read_run(sys.argv[1:])\n"
         "except Exception as error: print(type(error).__name__, 'torch' in sys.modules, 'deepspeed' in sys.modules)"
     )
-    import subprocess
-
     done = subprocess.run([sys.executable, "-c", code, str(run.config)], **run.options(), timeout=60)
     assert done.stdout.split() == ["ConfigError", "False", "False"]

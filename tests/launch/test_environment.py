@@ -8,7 +8,7 @@ from megatron.parallel.environment import Place, find_place, rendezvous
 
 def test_a_plain_process_stands_alone():
     assert find_place({}) == Place()
-    assert rendezvous(Place(), {})["WORLD_SIZE"] == "1"
+    assert rendezvous(Place(), None, {})["WORLD_SIZE"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,15 @@ def test_a_batch_script_outside_a_step_is_one_process():
 
 
 def test_a_step_gets_its_address_and_a_port_of_its_job():
-    found = rendezvous(Place(1, 2, 1, 2, True), {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.4", "SLURM_JOB_ID": "123"})
+    found = rendezvous(Place(1, 2, 1, 2, True), None, {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.4", "SLURM_JOB_ID": "123"})
     assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["RANK"]) == ("10.0.0.4", "20123", "1")
-    assert rendezvous(Place(), {"MASTER_ADDR": "host", "MASTER_PORT": "1"})["MASTER_ADDR"] == "host"
+    assert rendezvous(Place(1, 2, 1, 2, True), 7, {"MASTER_ADDR": "host", "MASTER_PORT": "1"})["MASTER_PORT"] == "1"
+    assert rendezvous(Place(1, 2, 1, 2, True), 7, {"SLURM_JOB_ID": "1"})["MASTER_PORT"] == "7"
+
+
+def test_plain_processes_take_a_free_port_each_unless_told():
+    assert rendezvous(Place(), None, {"MASTER_PORT": "1"})["MASTER_PORT"] not in ("1", rendezvous(Place())["MASTER_PORT"])
+    assert rendezvous(Place(), 7)["MASTER_PORT"] == "7"
 
 
 @pytest.mark.parametrize("rank, world, says", [("x", "2", "not numbers"), ("2", "2", "RANK=2"), ("-1", "2", "RANK=-1")])

@@ -2,11 +2,15 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
+
+from megatron.errors import UserError
+from megatron.launch.local import check_free
 
 RUNNER = """
 import sys
@@ -46,6 +50,14 @@ def test_a_killed_process_is_a_failure_that_names_the_signal():
     child = launch("import os, time; os.kill(os.getpid(), 9) if os.environ['RANK'] == '1' else time.sleep(300)")
     _, err = child.communicate(timeout=60)
     assert child.returncode == 1 and "SIGKILL" in err
+
+
+def test_a_port_in_use_is_named():
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        with pytest.raises(UserError, match="master_port"):
+            check_free(listener.getsockname()[1])
 
 
 def test_signals_reach_every_process():

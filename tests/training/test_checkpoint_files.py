@@ -5,7 +5,18 @@ import json
 import pytest
 
 from megatron.training import checkpoint
-from megatron.training.checkpoint import CheckpointError, Layout, choose_checkpoint, damage, is_save_step, publish, remove_old, temporary_folder
+from megatron.training.checkpoint import (
+    CheckpointError,
+    Layout,
+    check_writable,
+    choose_checkpoint,
+    damage,
+    is_save_step,
+    publish,
+    remove_old,
+    set_aside_later,
+    temporary_folder,
+)
 
 LAYOUT = Layout(world_size=2, zero_stage=1, dtype="fp32")
 
@@ -50,8 +61,12 @@ def test_saving_the_same_step_again_replaces_it(tmp_path):
         (lambda f: (f / "model.pt").unlink(), "missing"),
         (lambda f: (f / "manifest.json").unlink(), "no manifest.json"),
         (lambda f: (f / "manifest.json").write_text("{"), "not readable"),
-        (lambda f: (f / "manifest.json").write_text('{"files": {}}'), "lists no files"),
+        (lambda f: (f / "manifest.json").write_text('{"files": {}, "layout": {"world_size": 1, "zero_stage": 0, "dtype": "fp32"}}'), "lists no files"),
         (lambda f: (f / "manifest.json").write_text("[]"), "not readable"),
+        (lambda f: (f / "manifest.json").write_text('{"files": ["model.pt"]}'), "not readable"),
+        (lambda f: (f / "manifest.json").write_text('{"files": {"model.pt": {"size": 7}}}'), "not readable"),
+        (lambda f: (f / "manifest.json").write_text((f / "manifest.json").read_text().replace('"layout"', '"lay"')), "not readable"),
+        (lambda f: ((f / "manifest.json").unlink(), (f / "manifest.json").mkdir()), "not readable"),
     ],
 )
 def test_damage_is_named_and_the_previous_good_one_is_taken(tmp_path, harm, says):
@@ -94,6 +109,39 @@ def test_latest_may_be_pointed_back_by_hand(tmp_path):
     assert choose_checkpoint(tmp_path, step=20).step == 20
     with pytest.raises(CheckpointError, match="steps there: 10, 20"):
         choose_checkpoint(tmp_path, step=15)
+
+
+def test_garbage_in_latest_is_named(tmp_path):
+    save(tmp_path, 10)
+    for content in ("garbage", ""):
+        (tmp_path / "latest").write_text(content)
+        choice = choose_checkpoint(tmp_path)
+        assert choice.step == 10 and "names no checkpoint" in choice.messages[0]
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest").mkdir()
+    assert "not readable" in choose_checkpoint(tmp_path).messages[0]
+
+
+def test_a_run_that_goes_back_never_loses_what_it_saves_to_what_it_left_behind(tmp_path):
+    for step in (2, 4, 6):
+        save(tmp_path, step)
+    said = set_aside_later(tmp_path, 4)
+    assert len(said) == 1 and "global_step6" in said[0] and "abandoned-global_step6-1" in said[0]
+    save(tmp_path, 5)
+    remove_old(tmp_path, keep=1)
+    assert checkpoint.saved_steps(tmp_path) == [5] and choose_checkpoint(tmp_path).step == 5
+    assert (tmp_path / "abandoned-global_step6-1/model.pt").exists()
+    save(tmp_path, 6)
+    set_aside_later(tmp_path, 5)
+    assert (tmp_path / "abandoned-global_step6-2/model.pt").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    check_writable(tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        check_writable(tmp_path / "file")
 
 
 def test_keep_last_n(tmp_path):
