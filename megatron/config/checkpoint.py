@@ -8,9 +8,11 @@ from megatron.config.base import Group, key
 class CheckpointConfig(Group):
     """Checkpoints are folders `global_stepN` under `save`; `latest` names the newest."""
 
-    save: str | None = key(None, "Folder to write checkpoints to; none are written without it.")
-    load: str | None = key(None, "Folder to start from. Nothing there is an error, unless it equals `save` (a run's first start).")
-    iteration: int | None = key(None, "Load `global_stepN` of this step instead of the latest.", ge=0)
+    save: str | None = key(None, "Folder to write checkpoints to; none are written without it.", min_length=1)
+    load: str | None = key(
+        None, "Folder to start from. Nothing there is an error, unless it equals `save` (a run's first start).", min_length=1
+    )
+    iteration: int | None = key(None, "Load `global_stepN` of this step instead of the latest.", ge=0, le=10**12)
     checkpoint_factor: int | float | None = key(
         None, "Steps between checkpoints (`checkpoint_scale: linear`), or the ratio of their steps (`log`).", gt=0
     )

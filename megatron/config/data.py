@@ -24,7 +24,7 @@ class DataConfig(Group):
     split: str = key("969, 30, 1", "Shares of the documents of data_path for train, valid and test.")
     data_impl: Literal["mmap", "infer"] = key("mmap", "Token files are always memory-mapped; other readers are refused.")
     mmap_warmup: bool = key(False, "Read each token file once at the start, so that the page cache holds it.")
-    num_workers: int = key(2, "Processes that read windows ahead of training; 0 reads in the training process.", ge=0)
+    num_workers: int = key(2, "Processes that read windows ahead of training; 0 reads in the training process.", ge=0, le=10**6)
     eod_mask_loss: bool = key(
         False, "A position whose input is the end-of-document token, and whose target begins the next document, gives no loss."
     )

@@ -1,15 +1,18 @@
 """Fill in what follows from other keys, and refuse what cannot be. Imports no torch: a run finds out before it starts."""
 
+from collections import Counter
 from typing import Any, Literal, TypeVar
 
 from megatron.config.base import ConfigError, Group
 from megatron.config.config import Config
 from megatron.config.precision import PrecisionConfig
 from megatron.config.training import TrainingConfig
+from megatron.config.wording import show
 
 G = TypeVar("G", bound=Group)
 
 EVALUATION_FACTORS = (1, 2, 4, 8, 16)
+LONGEST_EVALUATION = 10**9
 TABLE_METHODS = ("learned",)
 ROTATING_METHODS = ("rotary", "rope")
 T5_METHODS = ("t5", "rpe")
@@ -152,6 +155,9 @@ class _Checks:
     def data(self) -> None:
         data = self.config.data
         splits = ("train", "valid", "test")
+        for key in ("data_path", *(f"{split}_data_paths" for split in splits)):
+            if "" in (value if isinstance(value := getattr(data, key), list) else [value]):
+                self.say(key, "must not hold an empty text; write the prefix of a .bin/.idx pair, or null for none.")
         given = [f"{split}_data_paths" for split in splits if getattr(data, f"{split}_data_paths") is not None]
         if data.data_path is not None and given:
             self.say("data_path", f"is cut into train, valid and test by `split`; it cannot stand beside {given[0]}{self._also(given[0])}.")
@@ -191,9 +197,14 @@ class _Checks:
             self.say("pipe_parallel_size", "pipeline parallelism is not built yet; use 0 or 1.")
 
     def evaluation(self) -> None:
-        for length in self.config.evaluation.eval_lengths or []:
+        lengths = self.config.evaluation.eval_lengths or []
+        for length, count in Counter(lengths).items():
             if length < 2:
                 self.say("eval_lengths", f"must be at least 2 tokens, not {length}.")
+            if length > LONGEST_EVALUATION:
+                self.say("eval_lengths", f"must be at most {LONGEST_EVALUATION} tokens, not {show(length)}.")
+            if count > 1:
+                self.say("eval_lengths", f"{show(length)} is there {count} times; keep one.")
 
     def precision(self, cuda: bool | None) -> PrecisionConfig:
         """The three spellings brought together."""
@@ -234,11 +245,9 @@ class _Checks:
     def batch(self, world_size: int) -> TrainingConfig:
         """DeepSpeed's arithmetic: train_batch_size = micro batch x accumulation x data-parallel size; what is missing follows."""
         training, parallel = self.config.training, self.config.parallel
-        model_size = parallel.model_parallel_size * max(1, parallel.pipe_parallel_size)
-        if world_size % model_size:
-            self.say("model_parallel_size", f"{world_size} processes cannot be divided into groups of {model_size}.")
-            return training
-        replicas = world_size // model_size
+        if parallel.model_parallel_size > 1 or parallel.pipe_parallel_size > 1:
+            return training  # refused already, by `parallel`
+        replicas = world_size
         whole, micro, steps = training.train_batch_size, training.train_micro_batch_size_per_gpu, training.gradient_accumulation_steps
         if micro is None and whole is None:
             self.say("train_micro_batch_size_per_gpu", "is missing: give it or train_batch_size.")

@@ -8,9 +8,11 @@ from megatron.config.base import Group, key
 class LoggingConfig(Group):
     """`<log_dir>/metrics.jsonl` is always written when log_dir is set."""
 
-    log_dir: str | None = key(None, "Folder of metrics.jsonl and log files; default: `<save>/logs` where save is set, else `logs`.")
-    log_interval: int = key(10, "Steps between training lines.", ge=1)
-    tensorboard_dir: str | None = key(None, "Folder of TensorBoard event files.")
+    log_dir: str | None = key(
+        None, "Folder of metrics.jsonl and log files; default: `<save>/logs` where save is set, else `logs`.", min_length=1
+    )
+    log_interval: int = key(10, "Steps between training lines.", ge=1, le=10**12)
+    tensorboard_dir: str | None = key(None, "Folder of TensorBoard event files.", min_length=1)
     use_wandb: bool | None = key(None, "Log to Weights & Biases; default: no.")
     wandb_project: str = key("dape-neox", "wandb project.")
     wandb_group: str | None = key(None, "wandb group.")

@@ -10,21 +10,25 @@ Initialisation = Literal["normal", "scaled_normal", "small_init", "wang_init"]
 class ModelConfig(Group):
     """Keys that decide which parameters exist and how a layer computes."""
 
-    num_layers: int = key(..., "Number of transformer blocks.", ge=1)
-    hidden_size: int = key(..., "Width of the residual stream.", ge=1)
-    num_attention_heads: int = key(..., "Number of query heads; must divide hidden_size.", ge=1)
-    num_kv_heads: int | None = key(None, "Number of key/value heads (grouped-query attention); default: num_attention_heads.", ge=1)
+    num_layers: int = key(..., "Number of transformer blocks.", ge=1, le=10**6)
+    hidden_size: int = key(..., "Width of the residual stream.", ge=1, le=10**7)
+    num_attention_heads: int = key(..., "Number of query heads; must divide hidden_size.", ge=1, le=10**6)
+    num_kv_heads: int | None = key(
+        None, "Number of key/value heads (grouped-query attention); default: num_attention_heads.", ge=1, le=10**6
+    )
     intermediate_size: int | None = key(
         None,
         "Width inside the MLP; default 4 x hidden_size, and 8/3 x hidden_size rounded up to mlp_multiple_of for gated activations.",
         ge=1,
+        le=10**8,
     )
-    mlp_multiple_of: int = key(1, "The MLP width is rounded up to a multiple of this.", ge=1)
-    seq_length: int = key(2048, "Training length in tokens.", ge=1)
+    mlp_multiple_of: int = key(1, "The MLP width is rounded up to a multiple of this.", ge=1, le=10**7)
+    seq_length: int = key(2048, "Training length in tokens.", ge=1, le=10**7)
     max_position_embeddings: int | None = key(
         None,
         "Rows of a learned position table (`pos_emb: learned`; nothing else reads it); longer sequences are an error. Default: seq_length.",
         ge=1,
+        le=10**7,
     )
     norm: Literal["layernorm", "rmsnorm"] = key("layernorm", "Normalisation before attention and MLP, and at the end.")
     layernorm_epsilon: float = key(1e-5, "Epsilon of layernorm.", gt=0)
@@ -43,7 +47,9 @@ class ModelConfig(Group):
     init_method_std: float = key(0.02, "Standard deviation of `normal` and `scaled_normal`.", gt=0)
     hidden_dropout: float = key(0.0, "Dropout on embeddings and on what a block adds to the residual stream.", ge=0, lt=1)
     attention_dropout: float = key(0.0, "Dropout on attention probabilities.", ge=0, lt=1)
-    make_vocab_size_divisible_by: int = key(128, "The vocabulary is padded to a multiple of this (times model_parallel_size).", ge=1)
+    make_vocab_size_divisible_by: int = key(
+        128, "The vocabulary is padded to a multiple of this (times model_parallel_size).", ge=1, le=10**7
+    )
     attention_backend: Literal["auto", "eager", "sdpa"] = key(
         "auto", "How attention is computed; a backend that cannot do what the config asks is an error."
     )

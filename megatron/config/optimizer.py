@@ -71,7 +71,7 @@ class OptimizerConfig(Group):
     lr_decay_style: Literal["constant", "linear", "cosine", "exponential", "inverse_sqrt"] = key(
         "linear", "Shape of the decay after the warm-up."
     )
-    lr_decay_iters: int | None = key(None, "Steps until min_lr is reached; default: train_iters.", ge=1)
+    lr_decay_iters: int | None = key(None, "Steps until min_lr is reached; default: train_iters.", ge=1, le=10**12)
     min_lr: float = key(0.0, "Lowest learning rate.", ge=0)
     warmup: float = key(0.01, "Share of lr_decay_iters over which the rate rises linearly from 0.", ge=0, le=1)
     override_lr_scheduler: bool = key(

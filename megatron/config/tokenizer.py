@@ -15,5 +15,6 @@ class TokenizerConfig(Group):
         None,
         "HFTokenizer: tokenizer.json; GPT2BPETokenizer: vocab.json; HFGPT2Tokenizer: a folder or tokenizer.json; "
         "TiktokenTokenizer: an encoding's name.",
+        min_length=1,
     )
-    merge_file: str | None = key(None, "GPT2BPETokenizer: merges.txt.")
+    merge_file: str | None = key(None, "GPT2BPETokenizer: merges.txt.", min_length=1)

@@ -28,6 +28,8 @@ def separate_foreign_keys(entries: Entries) -> tuple[Entries, list[str], list[st
             foreign.setdefault(top, {})[path[1:]] = entry
         elif (unknown := _unknown(path)) is None:
             ours[path] = entry
+        elif "." in unknown[0]:
+            problems.append(f"{entry.where}: {entry.written}: a key holds no dots here; nest it: {_nest(unknown[0])}.")
         else:
             problems.append(f"{entry.where}: unknown key {entry.written}{nearest(*unknown)}")
     for name, below in foreign.items():
@@ -39,6 +41,12 @@ def separate_foreign_keys(entries: Entries) -> tuple[Entries, list[str], list[st
         elif verdict:
             notices.append(f"{first.where}: {name} has no effect: {reason}.")
     return ours, notices, problems
+
+
+def _nest(key: str) -> str:
+    """ "a.b" -> "a: {b: ...}"."""
+    *blocks, last = key.split(".")
+    return "".join(f"{block}: {{" for block in blocks) + f"{last}: ..." + "}" * len(blocks)
 
 
 def _unknown(path: KeyPath) -> tuple[str, list[str]] | None:

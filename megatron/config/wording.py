@@ -106,9 +106,12 @@ def constraint_problem(error: dict[str, Any]) -> str | None:
     context = error.get("ctx", {})
     if error["type"] in CONSTRAINTS:
         name, words = CONSTRAINTS[error["type"]]
-        return f"must be {words} {context[name]:.10g}, not {show(error['input'])}."
+        limit = context[name] if isinstance(context[name], int) else f"{context[name]:.10g}"
+        return f"must be {words} {limit}, not {show(error['input'])}."
     if error["type"] == "finite_number":
         return "must be a finite number."
+    if error["type"] == "string_too_short":
+        return "must not be an empty text; write a name, or null for none."
     if error["type"] == "too_short":
         return "must not be an empty list."
     return None

@@ -128,7 +128,7 @@ class _Reader:
         lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            if not (isinstance(key_node, yaml.ScalarNode) and key_node.tag.endswith(":str")):
+            if not (isinstance(key_node, yaml.ScalarNode) and key_node.tag.endswith(":str") and key_node.value.strip()):
                 self._problem(
                     key_node, f"a key must be a name, not {key_node.value if isinstance(key_node, yaml.ScalarNode) else 'a block'!r}."
                 )

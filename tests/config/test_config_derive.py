@@ -101,6 +101,8 @@ def refusal(config, world_size=1, cuda=None) -> str:
         (["max_position_embeddings=8"], "seq_length", "16 is longer than the learned position table (max_position_embeddings 8)"),
         (["eval_lengths=[16, 32]"], "eval_lengths", "32 is longer than the learned position table"),
         (["eval_lengths=[0]", "pos_emb=none"], "eval_lengths", "at least 2 tokens, not 0"),
+        (["eval_lengths=[8, 16, 8]"], "eval_lengths", "8 is there 2 times; keep one"),
+        (["eval_lengths=[9999999999]", "pos_emb=none"], "eval_lengths", "at most 1000000000 tokens, not 9999999999"),
         (["dape_kernel_size=2"], "dape_kernel_size", "must be odd"),
         (["pos_emb=rotary", "rotary_pct=0.8"], "rotary_pct", "in pairs"),
         (["pos_emb=dape_rope", "rotary_pct=0.1"], "rotary_pct", "in pairs"),
@@ -120,6 +122,8 @@ def refusal(config, world_size=1, cuda=None) -> str:
             "zero_optimization.offload_optimizer.device",
             "stage 1, 2 or 3",
         ),
+        (["data_path=''"], "data_path", "must not hold an empty text"),
+        (["train_data_paths=[a, '']"], "train_data_paths", "must not hold an empty text"),
         (["data_path=a", "train_data_paths=[b]"], "data_path", "cannot stand beside train_data_paths (--set)"),
         (["train_data_paths=[a, b]", "train_data_weights=[1]"], "train_data_weights", "1 weights for 2 prefixes"),
         (["valid_data_weights=[1]"], "valid_data_weights", "1 weights for 0 prefixes"),
@@ -146,9 +150,10 @@ def refusal(config, world_size=1, cuda=None) -> str:
     ],
 )
 def test_impossible_combinations(tmp_path, overrides, key, words):
-    text = refusal(base(tmp_path, *overrides), None)
-    assert len(text.splitlines()) == 1, text
-    assert f"{key}: " in text and words in text, text
+    for world_size in (None, 1):
+        text = refusal(base(tmp_path, *overrides), world_size)
+        assert len(text.splitlines()) == 1, text
+        assert f"{key}: " in text and words in text, text
 
 
 @pytest.mark.parametrize(

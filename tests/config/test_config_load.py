@@ -87,6 +87,15 @@ def test_numbers_are_numbers(tmp_path, written, number):
         ("checkpoint_factor=x", "a number or null"),
         ("use_checkpoint_lr_scheduler=true", "only false is supported"),
         ("fp16.fp16=false", "only true is supported"),
+        ("num_layers=99999999999999999999999", "at most 1000000, not 99999999999999999999999"),
+        ("hidden_size=10000001", "at most 10000000, not 10000001"),
+        ("seq_length=99999999999999999999999", "at most 10000000"),
+        ("train_iters=99999999999999999999999", "at most 1000000000000"),
+        ("seed=9223372036854775808", "at most 9223372036854775807"),
+        ("save=''", "must not be an empty text"),
+        ("load=''", "must not be an empty text"),
+        ("log_dir=''", "must not be an empty text"),
+        ("vocab_file=''", "must not be an empty text"),
     ],
 )
 def test_wrong_values_are_refused_in_plain_words(tmp_path, override, expected):
@@ -237,6 +246,9 @@ def test_bad_overrides(tmp_path, override):
         (b"a: &x [*x]\n", "contains itself"),
         (b"1: 2\n", ":1: a key must be a name"),
         (b"[a, b]: 2\n", ":1: a key must be a name"),
+        (b'seed: 1\n"": 2\n', ":2: a key must be a name, not ''"),
+        (b"optimizer.params.lr: 1\n", ":1: optimizer.params.lr: a key holds no dots here; nest it: optimizer: {params: {lr: ...}}."),
+        (b"optimizer: {params.lr: 1}\n", ":1: optimizer.params.lr: a key holds no dots here; nest it: params: {lr: ...}."),
         (b"seed: " + b"[" * 600 + b"]" * 600, "nested too deeply"),
     ],
 )
@@ -245,7 +257,7 @@ def test_bad_files_have_one_clear_message(tmp_path, content, expected):
     path.write_bytes(content)
     lines = message(load_config, [path]).splitlines()
     assert any(line.startswith(str(path)) and expected in line for line in lines), lines
-    assert not any("is missing" in line for line in lines if "a key must" not in lines[0])
+    assert not any("is missing" in line for line in lines if "a key " not in lines[0])
 
 
 def test_a_byte_order_mark_and_crlf_are_fine(tmp_path):
