@@ -19,6 +19,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--vocab-size", type=int, default=4096, help="of a tokenizer trained here")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that tokenise")
     options = parser.parse_args(arguments)
+    if "" in (options.vocab_file, options.merge_file):
+        parser.error("--vocab-file and --merge-file must not be empty; name a file or leave them out")
     tokenizer = TokenizerConfig(tokenizer_type=options.tokenizer, vocab_file=options.vocab_file, merge_file=options.merge_file)
     prepared = prepare(
         options.corpus, options.data_dir, tokenizer, vocab_size=options.vocab_size, workers=options.workers, report=ProgressPrinter(500)

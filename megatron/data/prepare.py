@@ -52,7 +52,8 @@ def prepare(
     if corpus == STDLIB:
         path = folder / f"{STDLIB}.jsonl"
         kept.make([path], {"python": platform.python_version()}, lambda: write_stdlib_corpus(path))
-    CorpusReader([path])  # says what is wrong with the file before anything is made from it
+    if not any(_texts(path)):  # the reader, too, says what is wrong with the file before anything is made from it
+        raise DataError(f"{path}: every text is empty: there is nothing to train on; give a corpus with texts under the key `text`")
     source = {"corpus": os.path.abspath(path), "bytes": path.stat().st_size, "changed": path.stat().st_mtime_ns}
     if tokenizer.tokenizer_type == "HFTokenizer" and tokenizer.vocab_file is None:
         vocabulary = folder / "tokenizer.json"

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -69,8 +69,13 @@ def preprocess(
     """Writes `<output_prefix>_<key>_document.bin/.idx` for every key; the same bytes with any number of workers.
 
     `report` is called at the start and after every batch. Raises DataError, with file and line, at the first record that is no good, and
-    when `append_eod` asks for a token that the tokenizer does not have; then nothing appears under the final names.
+    when `append_eod` asks for a token that the tokenizer does not have, inputs or keys are none, or a key is there twice; then nothing
+    appears under the final names.
     """
+    if not inputs or not job.keys:
+        raise DataError(f"{'keys' if inputs else 'inputs'}: there are none; name at least one")
+    if twice := [key for key, count in Counter(job.keys).items() if count > 1]:
+        raise DataError(f"--jsonl-keys: {', '.join(twice)} is there more than once; each key has one token file, name it once")
     tokenizer = _tokenizer(job)
     reader = CorpusReader(inputs)
     progress = Progress(0, 0, 0, 0.0)

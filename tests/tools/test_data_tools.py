@@ -127,3 +127,11 @@ def test_prepare_says_what_is_wrong(tmp_path):
         result = call("prepare_data.py", corpus, cwd=tmp_path)
         assert result.returncode == 2 and message in result.stderr and "Traceback" not in result.stderr
         assert list(tmp_path.iterdir()) == []
+
+
+def test_prepare_refuses_a_corpus_of_empty_texts(tmp_path):
+    corpus = tmp_path / "empty.jsonl"
+    corpus.write_text('{"text": ""}\n' * 3)
+    with pytest.raises(DataError, match=r"empty\.jsonl: every text is empty"):
+        prepare(str(corpus), tmp_path / "data", TokenizerConfig(tokenizer_type="CharLevelTokenizer"))
+    assert not (tmp_path / "data").exists()

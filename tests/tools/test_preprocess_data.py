@@ -112,6 +112,10 @@ def test_mistakes_before_the_first_line(tmp_path, corpus):
             ["--append-eod"],
             "tokenizer.json has no end-of-document token <|endoftext|>; leave out --append-eod",
         ),
+        ({"--input": ","}, [], "--input names nothing; give at least one"),
+        ({"--jsonl-keys": ","}, [], "--jsonl-keys names nothing"),
+        ({"--jsonl-keys": "text,text"}, [], "--jsonl-keys: text is there more than once"),
+        ({"--vocab-file": ""}, [], "--vocab-file and --merge-file must not be empty"),
         ({"--workers": 0}, [], "--workers must be at least 1"),
         ({"--output-prefix": corpus / "x"}, [], "cannot write"),
     ]

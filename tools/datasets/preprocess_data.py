@@ -29,6 +29,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.input = [path for entry in options.input for path in entry.split(",") if path]
     options.jsonl_keys = [key for entry in options.jsonl_keys for key in entry.split(",") if key]
+    for name in ("input", "jsonl_keys"):
+        if not getattr(options, name):
+            parser.error(f"--{name.replace('_', '-')} names nothing; give at least one")
+    if "" in (options.vocab_file, options.merge_file):
+        parser.error("--vocab-file and --merge-file must not be empty; name a file or leave them out")
     for name in ("workers", "log_interval"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
