@@ -1,12 +1,12 @@
 """The extrapolation table as text, and the results file of a run."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from megatron.config import Config
 from megatron.evaluation.last_tokens import LengthResult
+from megatron.files import write_atomically
 
 
 def table(results: Sequence[LengthResult], split: str, step: int, training_length: int) -> str:
@@ -26,7 +26,4 @@ def write_results(path: Path, config: Config, step: int, results: Mapping[str, S
         "step": step,
         "results": [result.record(step, split) for split, rows in results.items() for result in rows],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".writing-{path.name}")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(temporary, path)
+    write_atomically(path, json.dumps(content, indent=1) + "\n")

@@ -10,10 +10,11 @@ import torch
 
 from megatron.config import Config, ConfigError
 from megatron.errors import UserError
+from megatron.files import check_writable, write_atomically
 from megatron.generation.generate import generate
 from megatron.model.gpt import GPT
 from megatron.tokenizer import build_tokenizer
-from megatron.training.checkpoint import check_writable, choose_checkpoint, folder_name, write_atomically
+from megatron.training.checkpoint import choose_checkpoint, folder_name
 from megatron.training.weights import read_weights
 
 

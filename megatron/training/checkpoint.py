@@ -9,17 +9,16 @@ import json
 import os
 import re
 import shutil
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from megatron.errors import UserError
+from megatron.files import TEMPORARY_PREFIX, write_atomically
 
 MANIFEST = "manifest.json"
 LATEST = "latest"
 FOLDER = re.compile(r"global_step(\d+)")
-TEMPORARY_PREFIX = ".writing-"
 
 
 class CheckpointError(UserError):
@@ -93,19 +92,6 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write under a temporary name in the same folder, then rename."""
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text)
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise CheckpointError(f"{path} cannot be written: {error.strerror}. Give another folder, or make that one writable.") from None
 
 
 def read_manifest(folder: Path) -> tuple[Layout, dict[str, dict[str, Any]]]:
@@ -216,13 +202,6 @@ def set_aside_later(root: Path, step: int) -> list[str]:
             (root / folder_name(later)).rename(aside)
             said.append(f"{root / folder_name(later)} is not on this run's way any more: renamed to {aside.name}.")
     return said
-
-
-def check_writable(root: Path) -> None:
-    """Raises CheckpointError, before anything expensive, where checkpoints could not be written."""
-    probe = root / f"{TEMPORARY_PREFIX}probe"
-    write_atomically(probe, "")
-    probe.unlink()
 
 
 def remove_old(root: Path, keep: int | None) -> None:

@@ -8,6 +8,7 @@ from megatron.config.dump import dump_yaml
 from megatron.data.build import Data, build_data
 from megatron.evaluation.last_tokens import Interrupted
 from megatron.evaluation.report import write_results
+from megatron.files import check_writable, write_atomically
 from megatron.launch import exit_codes
 from megatron.monitor.metrics import Metrics, NullMetrics
 from megatron.monitor.progress import NullProgress, Progress
@@ -74,7 +75,7 @@ def find_start(config: Config) -> Start:
         choice = checkpoint.choose_checkpoint(folder, step=keys.iteration)
         return Start(choice.step, folder / checkpoint.folder_name(choice.step), True, choice.messages)
     if save is not None:
-        checkpoint.check_writable(save)
+        check_writable(save)
     if load is None:
         if save is not None and checkpoint.saved_steps(save):
             raise ConfigError(
@@ -171,7 +172,7 @@ def check_state(config: Config, state: dict, start: Start) -> None:
 def write_configuration(config: Config) -> None:
     """The resolved configuration, beside the metrics and beside the checkpoints, as YAML that starts the same run again."""
     for folder in filter(None, (config.logging.log_dir, config.checkpoint.save)):
-        checkpoint.write_atomically(Path(folder) / "config.yml", dump_yaml(config))
+        write_atomically(Path(folder) / "config.yml", dump_yaml(config))
 
 
 def open_metrics(config: Config, start: Start, progress: NullProgress) -> Metrics:
