@@ -1,4 +1,7 @@
-"""Evaluate a checkpoint at eval_lengths: `python deepy.py eval.py -d configs 125M.yml local_setup.yml`; results go to `<log_dir>/results.json`."""
+"""Evaluate a checkpoint at eval_lengths: `python deepy.py eval.py -d configs 125M.yml local_setup.yml`.
+
+Results go to `<log_dir>/results.json`.
+"""
 
 from megatron.launch.entry import read_run, run_entry
 

@@ -1,6 +1,5 @@
 """Attention through torch's scaled_dot_product_attention: for encodings that add a bias to the scores, or say nothing about them."""
 
-import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 

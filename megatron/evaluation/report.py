@@ -11,7 +11,10 @@ from megatron.files import write_atomically
 
 def table(results: Sequence[LengthResult], split: str, step: int, training_length: int) -> str:
     """One row a length: perplexity, loss and its standard error. The training length is marked."""
-    lines = [f"{split}, step {step:,}: the same {results[0].scored_tokens:,} tokens behind more and more context", f"{'length':>10} {'perplexity':>12} {'loss':>9} {'stderr':>9}"]
+    lines = [
+        f"{split}, step {step:,}: the same {results[0].scored_tokens:,} tokens behind more and more context",
+        f"{'length':>10} {'perplexity':>12} {'loss':>9} {'stderr':>9}",
+    ]
     for result in results:
         mark = "  <- training length" if result.eval_length == training_length else ""
         lines.append(f"{result.eval_length:>10,} {result.perplexity:>12.4f} {result.loss:>9.4f} {result.stderr:>9.4f}{mark}")

@@ -22,11 +22,11 @@ def launch_local(command: Sequence[str], processes: int, *, master_addr: str, ma
     if master_port is not None:
         check_free(master_port)
     port = master_port or free_port()
-    children = [
-        subprocess.Popen(command, env=child_environment(rank, processes, master_addr, port, threads), preexec_fn=die_with_parent)
-        for rank in range(processes)
-    ]
-    forward_signals(children)
+    children: list[subprocess.Popen] = []
+    forward_signals(children)  # before there are any: no signal is lost in between
+    for rank in range(processes):
+        environment = child_environment(rank, processes, master_addr, port, threads)
+        children.append(subprocess.Popen(command, env=environment, preexec_fn=die_with_parent))
     return wait_for_all(children)
 
 
@@ -52,7 +52,9 @@ def check_free(port: int) -> None:
         try:
             probe.bind(("", port))
         except OSError as error:
-            raise UserError(f"master_port: {port} cannot be used ({error.strerror}). Give another one, or leave it out for a free one.") from None
+            raise UserError(
+                f"master_port: {port} cannot be used ({error.strerror}). Give another one, or leave it out for a free one."
+            ) from None
 
 
 def die_with_parent() -> None:

@@ -88,9 +88,10 @@ def start_processes(config: Config) -> Processes:
 
 
 def quiet(deepspeed: Any) -> None:
-    """Warnings only; and no shared-memory op: DeepSpeed would compile it with g++ at the first start on a CPU, for little gain over gloo."""
+    """Warnings only; and no shared-memory op, which DeepSpeed would compile with g++ at the first start on a CPU, for little over gloo."""
     deepspeed.utils.logger.setLevel("WARNING")
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")  # DeepSpeed's calls, not the user's
+    # warnings about DeepSpeed's own calls
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 

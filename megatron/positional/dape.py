@@ -58,7 +58,8 @@ class DapeMap(nn.Module):
             features.append(bias)
         reach = self.kernel_size // 2
         features = torch.cat(features, dim=1).masked_fill(~allowed, 0.0)  # [b, c, q, k]
-        hidden = leaky_relu(_mix(_pad(features, reach, 2 * reach), self.hidden_weight, self.hidden_bias), SLOPE, inplace=True)  # [b, D, q, k + reach]
+        hidden = _mix(_pad(features, reach, 2 * reach), self.hidden_weight, self.hidden_bias)  # [b, D, q, k + reach]
+        hidden = leaky_relu(hidden, SLOPE, inplace=True)
         if present is not None and reach:
             in_front = pad(present.cumsum(dim=-1) == 0, (0, reach), value=False)  # [..., k + reach]
             hidden = hidden.masked_fill(in_front[..., None, None, :], 0.0)

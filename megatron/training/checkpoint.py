@@ -158,7 +158,7 @@ def choose_checkpoint(load: Path, *, step: int | None = None, may_start_anew: bo
             return Choice(None, (f"{load} has no checkpoint yet: starting from scratch.",))
         if (load / LATEST).exists():
             raise CheckpointError(f"{load / LATEST} names {read_latest(load)!r}, but {load} has no checkpoint folder.")
-        reason = "does not exist" if not load.exists() else "is not a folder" if not load.is_dir() else "has no checkpoint (no global_stepN folder)"
+        reason = "has no checkpoint (no global_stepN folder)" if load.is_dir() else "is not a folder" if load.exists() else "does not exist"
         raise CheckpointError(f"load: {load} {reason}. Remove `load` to start from scratch, or set `save` to the same folder.")
     latest = read_latest(load)
     named = FOLDER.fullmatch(latest or "")

@@ -67,7 +67,9 @@ def save_checkpoint(engine: Any, config: Config, processes: Processes, step: int
     try:
         engine.save_checkpoint(str(root), tag=written.name, client_state=state, save_latest=False)
     except (OSError, RuntimeError) as error:  # a full disk, mostly: nothing under a final name was touched
-        raise CheckpointError(f"{written}: the checkpoint of step {step} could not be written ({error}); older ones are untouched.") from None
+        raise CheckpointError(
+            f"{written}: the checkpoint of step {step} could not be written ({error}); older ones are untouched."
+        ) from None
     processes.barrier()
     mine = checkpoint.files_below(written)[processes.rank :: processes.world_size]
     parts = processes.gather({name: checkpoint.file_record(written / name) for name in mine})

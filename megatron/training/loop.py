@@ -71,7 +71,8 @@ class Loop:
             asked = self.stop.reason is not None or self.out_of_time()
             result = train_step(self.engine, batches, self.config, self.eod, self.processes, step, rate, asked)
             self.log(step, rate, result)
-            stopping = step < last and (result.stop_requested or (training.exit_interval is not None and step % training.exit_interval == 0))
+            due_to_exit = training.exit_interval is not None and step % training.exit_interval == 0
+            stopping = step < last and (result.stop_requested or due_to_exit)
             saved = self.save(step, stopping)
             if not stopping and self.evaluator.is_due(step):
                 stopping = self.evaluate(step)
@@ -143,8 +144,10 @@ class Loop:
 
     def say_stopped(self, step: int, reason: str | None) -> None:
         """Why the run ends early, and how to go on."""
-        saved = "a checkpoint is saved; the same command goes on from it" if self.config.checkpoint.save else "nothing is saved: `save` is not set"
-        self.progress.say(f"stopped after step {step} ({reason or 'exit_interval or exit_duration_in_mins, or another rank was asked'}): {saved}.")
+        saved = self.config.checkpoint.save is not None
+        outcome = "a checkpoint is saved; the same command goes on from it" if saved else "nothing is saved: `save` is not set"
+        why = reason or "exit_interval or exit_duration_in_mins, or another rank was asked"
+        self.progress.say(f"stopped after step {step} ({why}): {outcome}.")
 
 
 def device_name(processes: Processes) -> str:

@@ -19,11 +19,8 @@ def parameter_groups(model: nn.Module, config: OptimizerConfig, positional: set[
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        if name in positional:
-            decays = config.weight_decay_positional
-        else:
-            # ZeRO-3 leaves empty placeholders whose true shape is ds_shape
-            decays = len(getattr(parameter, "ds_shape", parameter.shape)) >= 2
+        shape = getattr(parameter, "ds_shape", parameter.shape)  # ZeRO-3 leaves empty placeholders with their true shape in ds_shape
+        decays = config.weight_decay_positional if name in positional else len(shape) >= 2
         (decayed if decays else plain).append(parameter)
     groups = [{"params": decayed, "weight_decay": decay}, {"params": plain, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]

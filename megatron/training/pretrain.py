@@ -193,8 +193,10 @@ def describe(config: Config, engine: object, processes: Processes, data: Data, p
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters())
     batch = config.training
     progress.say(
-        f"{parameters:,} parameters, {config.positional.pos_emb}, {config.precision.dtype}, ZeRO {config.optimizer.zero_optimization.stage}; "
-        f"{processes.world_size} process(es) on {processes.device.type}; {batch.train_batch_size} sequences x {config.model.seq_length} tokens a step "
+        f"{parameters:,} parameters, {config.positional.pos_emb}, "
+        f"{config.precision.dtype}, ZeRO {config.optimizer.zero_optimization.stage}; "
+        f"{processes.world_size} process(es) on {processes.device.type}; "
+        f"{batch.train_batch_size} sequences x {config.model.seq_length} tokens a step "
         f"({batch.train_micro_batch_size_per_gpu} x {batch.gradient_accumulation_steps} accumulated x {processes.world_size})"
     )
     progress.say(data.describe())

@@ -44,7 +44,9 @@ def test_blocks_of_rows_equal_one_piece(name: str, kernel: int, mask: str) -> No
     generator = torch.Generator().manual_seed(0)
     queries = len(mask.query_places)
     q = torch.randn(B, H, queries, D, dtype=torch.float64, generator=generator)
-    k, v = (torch.randn(B, 2 if not positional.acts_on & {"scores"} else H, N, D, dtype=torch.float64, generator=generator) for _ in range(2))
+    k, v = (
+        torch.randn(B, 2 if not positional.acts_on & {"scores"} else H, N, D, dtype=torch.float64, generator=generator) for _ in range(2)
+    )
     calls = []
 
     def counted(q, *rest):

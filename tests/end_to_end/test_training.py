@@ -122,7 +122,9 @@ def test_evaluation_and_generation_of_a_checkpoint(make_run):
     assert evaluated["step"] == 6 and {line["eval_length"] for line in evaluated["results"]} == {64, 128}
     assert trained["training_length"] == evaluated["training_length"] == 32
     out = run.folder / "samples.jsonl"
-    done = run.start(f"sample_output_file={out}", "temperature=1.0", "maximum_tokens=12", "num_samples=2", script="generate.py", launcher=())
+    done = run.start(
+        f"sample_output_file={out}", "temperature=1.0", "maximum_tokens=12", "num_samples=2", script="generate.py", launcher=()
+    )
     assert done.returncode == 0, done.stdout
     samples = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(samples) == 2 and all(sample["text"] for sample in samples)

@@ -21,7 +21,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def launch(code, **kwargs):
-    return subprocess.Popen([sys.executable, "-c", RUNNER, code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs)
+    return subprocess.Popen(
+        [sys.executable, "-c", RUNNER, code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs
+    )
 
 
 def test_every_process_knows_its_place():
@@ -62,10 +64,7 @@ def test_a_port_in_use_is_named():
 
 def test_signals_reach_every_process():
     child = launch(
-        "import signal, sys, time, os\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))\n"
-        "print('ready', flush=True)\n"
-        "time.sleep(300)"
+        "import signal, sys, time, os\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))\nprint('ready', flush=True)\ntime.sleep(300)"
     )
     assert child.stdout.readline() == "ready\n" and child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGUSR1)

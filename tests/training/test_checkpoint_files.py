@@ -1,6 +1,7 @@
 """Checkpoint folders: whole or not there, found, refused by name, fallen back over."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_saving_the_same_step_again_replaces_it(tmp_path):
         (lambda f: (f / "model.pt").unlink(), "missing"),
         (lambda f: (f / "manifest.json").unlink(), "no manifest.json"),
         (lambda f: (f / "manifest.json").write_text("{"), "not readable"),
-        (lambda f: (f / "manifest.json").write_text('{"files": {}, "layout": {"world_size": 1, "zero_stage": 0, "dtype": "fp32"}}'), "lists no files"),
+        (lambda f: (f / "manifest.json").write_text(f'{{"files": {{}}, "layout": {json.dumps(asdict(LAYOUT))}}}'), "lists no files"),
         (lambda f: (f / "manifest.json").write_text("[]"), "not readable"),
         (lambda f: (f / "manifest.json").write_text('{"files": ["model.pt"]}'), "not readable"),
         (lambda f: (f / "manifest.json").write_text('{"files": {"model.pt": {"size": 7}}}'), "not readable"),
