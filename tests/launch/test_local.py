@@ -27,7 +27,7 @@ def launch(code, **kwargs):
 
 
 def test_every_process_knows_its_place():
-    child = launch("import os; print(' '.join(os.environ[k] for k in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_PORT')))")
+    child = launch(say_line("{RANK} {WORLD_SIZE} {LOCAL_RANK} {MASTER_PORT}"))
     out, _ = child.communicate(timeout=30)
     ranks = sorted(line.split() for line in out.splitlines())
     assert [r[:3] for r in ranks] == [["0", "2", "0"], ["1", "2", "1"]]
@@ -64,7 +64,10 @@ def test_a_port_in_use_is_named():
 
 def test_signals_reach_every_process():
     child = launch(
-        "import signal, sys, time, os\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))\nprint('ready', flush=True)\ntime.sleep(300)"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))\n"
+        f"{say_line('ready')}\n"
+        "time.sleep(300)"  # broken off by the signal
     )
     assert child.stdout.readline() == "ready\n" and child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGUSR1)
@@ -73,7 +76,7 @@ def test_signals_reach_every_process():
 
 
 def test_killing_the_launcher_leaves_no_orphans():
-    child = launch("import os, time; print(os.getpid(), flush=True); time.sleep(300)")
+    child = launch(f"{say_line('{pid}')}; import time; time.sleep(300)")
     pids = [int(child.stdout.readline()) for _ in range(2)]
     child.kill()
     child.wait()
@@ -81,6 +84,11 @@ def test_killing_the_launcher_leaves_no_orphans():
     while time.monotonic() < deadline and any(running(pid) for pid in pids):
         time.sleep(0.1)
     assert not any(running(pid) for pid in pids)
+
+
+def say_line(template):
+    """Code that writes a line in one piece, so that the lines of two processes never mix."""
+    return f"import os; os.write(1, ({template!r}.format(pid=os.getpid(), **os.environ) + chr(10)).encode())"
 
 
 def running(pid):
