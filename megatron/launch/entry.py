@@ -1,9 +1,11 @@
 """What every entry point shares: read the command line, check the whole configuration, and turn errors into messages and exit codes."""
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from megatron.config import Config, ConfigError, load_config
 from megatron.config.command_line import parse_command_line
@@ -59,4 +61,17 @@ def run_entry(main: Callable[[list[str]], int]) -> None:
         code = exit_codes.USER_ERROR
     except KeyboardInterrupt:
         code = exit_codes.FAILED
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with all output written, and without tearing down torch and its communication threads, once they are loaded.
+
+    All files are closed by then. The teardown was seen to abort a finished run (torch 2.13, gloo: "terminate called without an active
+    exception"), which made an exit code of 0 into a failure.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if "torch" in sys.modules:
+        os._exit(code)
     sys.exit(code)

@@ -93,9 +93,3 @@ def quiet(deepspeed: Any) -> None:
     # warnings about DeepSpeed's own calls
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-
-
-def stop_processes() -> None:
-    """Leave the process group, if this process joined one."""
-    if dist.is_initialized():
-        dist.destroy_process_group()

@@ -2,6 +2,8 @@
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,12 @@ class Loop:
         )
         self.engine.train()
         self.interval_start = time.monotonic()
+        with closing(batches):  # ends the reading processes, also when the run stops early
+            return self.take_steps(batches, done, last)
+
+    def take_steps(self, batches: Iterator[torch.Tensor], done: int, last: int) -> bool:
+        """Steps `done` + 1 ... `last` with the micro-batches [b, seq_length + 1] of `batches`; see `run`."""
+        training = self.config.training
         for step in range(done + 1, last + 1):
             rate = learning_rate(self.config.optimizer, last, step)
             asked = self.stop.reason is not None or self.out_of_time()

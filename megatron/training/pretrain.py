@@ -13,7 +13,7 @@ from megatron.launch import exit_codes
 from megatron.monitor.metrics import Metrics, NullMetrics
 from megatron.monitor.progress import NullProgress, Progress
 from megatron.monitor.weights_and_biases import wandb_settings
-from megatron.parallel.distributed import Processes, start_processes, stop_processes
+from megatron.parallel.distributed import Processes, start_processes
 from megatron.tokenizer import Tokenizer, build_tokenizer
 from megatron.training import checkpoint
 from megatron.training.engine import build_engine, layout_of, load_checkpoint
@@ -47,12 +47,13 @@ def pretrain(config: Config) -> int:
             require_validation=config.evaluation.do_valid,
         )
         processes = start_processes(config)
-        try:
-            start = processes.on_first(lambda: find_start(config))
-            evaluator = Evaluator(config, data, processes)
-            return run(config, tokenizer, data, processes, start, evaluator, stop)
-        finally:
-            stop_processes()
+        start = processes.on_first(lambda: find_start(config))
+        evaluator = Evaluator(config, data, processes)
+        if config.evaluation.do_train and config.checkpoint.save:
+            processes.on_first(lambda: check_writable(Path(config.checkpoint.save)))
+        code = run(config, tokenizer, data, processes, start, evaluator, stop)
+        processes.barrier()  # none leaves while another may still need it
+        return code
 
 
 def check_tokenizer(config: Config, tokenizer: Tokenizer) -> None:
@@ -74,8 +75,6 @@ def find_start(config: Config) -> Start:
             raise ConfigError("load: not set, so there is no checkpoint to evaluate.")
         choice = checkpoint.choose_checkpoint(folder, step=keys.iteration)
         return Start(choice.step, folder / checkpoint.folder_name(choice.step), True, choice.messages)
-    if save is not None:
-        check_writable(save)
     if load is None:
         if save is not None and checkpoint.saved_steps(save):
             raise ConfigError(
