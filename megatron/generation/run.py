@@ -43,7 +43,7 @@ def sample_from_checkpoint(config: Config) -> int:
     for index, prompt in enumerate(prompts):
         options = {"maximum_tokens": keys.maximum_tokens, "temperature": keys.temperature, "top_k": keys.top_k, "top_p": keys.top_p}
         for sample in generate(model, tokenizer, [prompt], seed=config.training.seed + index, device=device, **options):
-            written.append(json.dumps(sample, ensure_ascii=False))
+            written.append(json.dumps(sample))
             print(f"--- {prompt!r}\n{sample['text']}", flush=True)
     if keys.sample_output_file:
         write_atomically(Path(keys.sample_output_file), "".join(f"{line}\n" for line in written))
