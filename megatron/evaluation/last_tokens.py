@@ -1,7 +1,8 @@
 """The DAPE paper's protocol: the same text, scored behind more and more context.
 
 `sequences` places are fixed in the evaluation text. At each place the same last tokens are scored at every length T; only the number
-of tokens before them (T minus the scored ones) varies. With `last` = 256 and the shortest length 128, the last 128 tokens are scored everywhere.
+of tokens before them (T minus the scored ones) varies. With `last` = 256 and the shortest length 128, the last 128 tokens are scored
+everywhere.
 """
 
 import math
