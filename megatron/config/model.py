@@ -53,6 +53,9 @@ class ModelConfig(Group):
     attention_backend: Literal["auto", "eager", "sdpa"] = key(
         "auto", "How attention is computed; a backend that cannot do what the config asks is an error."
     )
+    sliding_window_width: int | None = key(
+        None, "A token sees itself and the tokens before it, this many in all; a baseline for length extrapolation. Default: no window.", ge=1
+    )
     apply_query_key_layer_scaling: bool = key(
         False,
         "Accepted as false only: the trick exists to keep fp16 scores small, and scores here are float32.",

@@ -182,7 +182,6 @@ REFUSED: dict[str, str] = {
     "scalenorm_epsilon": "scalenorm is not built; use layernorm or rmsnorm.",
     "num_unique_layers": "layers never share parameters.",
     "gmlp_attn_dim": "gMLP layers are not built.",
-    "sliding_window_width": "attention windows are not built.",
     "soft_prompt_tuning": "soft prompts are not built.",
     "model_arch": "only the decoder-only model exists.",
     **dict.fromkeys(("num_encoder_layers", "decoder_seq_length", "extra_sentinel_tokens"), "only the decoder-only model exists."),

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from megatron.errors import UserError
-from megatron.generation.cache import KeyValueCache
 from megatron.generation.sampling import sample
+from megatron.model.cache import SequenceCache
 from megatron.model.gpt import GPT
 from megatron.model.init import named_generator
 from megatron.tokenizer.base import Tokenizer
@@ -72,13 +72,13 @@ def continue_batch(
     documents = torch.where(places < padding, PADDING, 0).to(device) if bool(padding.any()) else None  # [b, k]
     tokens = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)  # [b, q]
 
-    caches = [KeyValueCache() for _ in model.layers]
+    cache = SequenceCache(len(model.layers))
     continuations: list[list[int]] = [[] for _ in prompts]
     alive = [True] * len(prompts)
     with _inference(model):
         for length in range(longest, longest + maximum_tokens):
             seen = None if documents is None else documents[:, :length]
-            logits = model(tokens, position_ids=positions[:, :length], document_ids=seen, last=1, caches=caches)[:, -1]  # [b, vocabulary]
+            logits = model(tokens, position_ids=positions[:, :length], document_ids=seen, last=1, cache=cache)[:, -1]  # [b, vocabulary]
             tokens = sample(logits, _uniform(generators, device), **sampling)[:, None]
             for row, token in enumerate(tokens[:, 0].tolist()):
                 if alive[row]:

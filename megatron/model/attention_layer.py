@@ -1,23 +1,12 @@
 """The attention half of a block: projections, the encoding's rotation, the chosen backend."""
 
-from typing import Protocol
-
 from torch import Tensor, nn
 
 from megatron.attention.choose import Attention
 from megatron.config.model import ModelConfig
+from megatron.model.cache import KeyValueCache
 from megatron.model.context import SequenceContext
 from megatron.positional.base import PositionalEncoding
-
-
-class Cache(Protocol):
-    """Keys and values of one layer's earlier tokens (generation/cache.py)."""
-
-    length: int
-
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """New [b, g, q, d] keys and values -> all [b, g, k, d] so far."""
-        ...
 
 
 class AttentionLayer(nn.Module):
@@ -37,12 +26,15 @@ class AttentionLayer(nn.Module):
         else:
             self.positional = positional
 
-    def forward(self, x: Tensor, *, context: SequenceContext, cache: Cache | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, context: SequenceContext, cache: KeyValueCache | None = None) -> Tensor:
         """[b, q, hidden] -> [b, q, hidden]."""
         q, k, v = self.project(x)
+        if cache is not None and self.positional.rotates_by_length:
+            k, v = cache.append(k, v)
         if "rotate" in self.positional.acts_on:
-            q, k = self.positional("rotate", q, k, context.query_positions, context.query_positions)
-        if cache is not None:  # rotated keys are kept: a key's position never changes
+            key_positions = context.key_positions if self.positional.rotates_by_length else context.query_positions
+            q, k = self.positional("rotate", q, k, context.query_positions, key_positions)
+        if cache is not None and not self.positional.rotates_by_length:  # rotated keys are kept: a key's position never changes
             k, v = cache.append(k, v)
         dropout = self.dropout_probability if self.training else 0.0
         y = self.attend(q, k, v, self.positional, context.query_positions, context.key_positions, context.mask, dropout)  # [b, h, q, d]

@@ -5,7 +5,8 @@ from torch.nn.functional import dropout
 
 from megatron.attention.choose import Attention
 from megatron.config.model import ModelConfig
-from megatron.model.attention_layer import AttentionLayer, Cache
+from megatron.model.attention_layer import AttentionLayer
+from megatron.model.cache import KeyValueCache
 from megatron.model.context import SequenceContext
 from megatron.model.mlp import MLP
 from megatron.model.norms import build_norm
@@ -23,7 +24,7 @@ class Block(nn.Module):
         self.mlp_norm = None if config.gpt_j_residual and config.gpt_j_tied else build_norm(config)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, *, context: SequenceContext, cache: Cache | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, context: SequenceContext, cache: KeyValueCache | None = None) -> Tensor:
         """[b, q, hidden] -> [b, q, hidden]."""
         if self.parallel:
             normed = self.attention_norm(x)

@@ -26,7 +26,7 @@ class Embedding(nn.Module):
         """Token ids [b, q] -> [b, q, hidden]."""
         x = self.word_embeddings(tokens)
         if self.positional is not None:
-            x = x + self.positional("embed", context.query_positions).to(x.dtype)
+            x = x + self.positional("embed", context.embed_positions).to(x.dtype)
         if self.norm is not None:
             x = self.norm(x)
         return dropout(x, self.dropout_probability, self.training)

@@ -1,7 +1,5 @@
 """The decoder: embedding, blocks, head."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -9,8 +7,8 @@ from torch.utils.checkpoint import checkpoint
 from megatron.attention.choose import choose_backend
 from megatron.config import Config
 from megatron.errors import UserError
-from megatron.model.attention_layer import Cache
 from megatron.model.block import Block
+from megatron.model.cache import SequenceCache
 from megatron.model.context import SequenceContext, sequence_context
 from megatron.model.embedding import Embedding
 from megatron.model.head import Head
@@ -44,6 +42,7 @@ class GPT(nn.Module):
             model.attention_backend, config.positional.pos_emb, first.acts_on, first.score_map is not None
         )
         self.pos_emb, self.vocab_size, self.max_length = config.positional.pos_emb, vocab_size, first.max_length
+        self.window, self.locates = model.sliding_window_width, "locate" in first.acts_on
         self.checkpoint_activations = config.training.checkpoint_activations
         self.checkpoint_num_layers = config.training.checkpoint_num_layers
 
@@ -61,31 +60,33 @@ class GPT(nn.Module):
         position_ids: Tensor | None = None,  # [k] or [b, k]
         document_ids: Tensor | None = None,  # [b, k]
         last: int | None = None,
-        caches: Sequence[Cache] | None = None,
+        cache: SequenceCache | None = None,
     ) -> Tensor:
         """Logits [b, q, vocabulary], or with labels each token's cross-entropy [b, q], float32 at least.
 
-        With `last` the head runs on the last `last` positions only. With `caches`, one a block, `tokens` follow the tokens cached so far,
+        With `last` the head runs on the last `last` positions only. With `cache`, `tokens` follow the tokens cached so far,
         and position_ids and document_ids describe all k tokens, cached ones included. A negative document id is padding.
         Raises UserError for a position that the encoding cannot represent.
         """
-        cached = caches[0].length if caches else 0
-        context = sequence_context(tokens.shape[1], cached, tokens.device, position_ids, document_ids)
-        x = self.run_blocks(self.embedding(tokens, context=context), context, caches)
+        cached = cache.length if cache else 0
+        context = sequence_context(tokens.shape[1], cached, tokens.device, position_ids, document_ids, self.window)
+        if self.locates:
+            context = context.located(self.embedding.positional, cache.append_tokens(tokens) if cache else tokens)
+        x = self.run_blocks(self.embedding(tokens, context=context), context, cache)
         return self.head(x if last is None else x[:, -last:], labels)
 
-    def run_blocks(self, x: Tensor, context: SequenceContext, caches: Sequence[Cache] | None) -> Tensor:
+    def run_blocks(self, x: Tensor, context: SequenceContext, cache: SequenceCache | None) -> Tensor:
         """[b, q, hidden] -> [b, q, hidden]; in training, segments of `checkpoint_num_layers` blocks are recomputed in the backward pass."""
         if not (self.checkpoint_activations and self.training and torch.is_grad_enabled()):
-            return self.run_segment(x, context, caches, 0, len(self.layers))
+            return self.run_segment(x, context, cache, 0, len(self.layers))
         for start in range(0, len(self.layers), self.checkpoint_num_layers):
-            x = checkpoint(self.run_segment, x, context, caches, start, start + self.checkpoint_num_layers, use_reentrant=False)
+            x = checkpoint(self.run_segment, x, context, cache, start, start + self.checkpoint_num_layers, use_reentrant=False)
         return x
 
-    def run_segment(self, x: Tensor, context: SequenceContext, caches: Sequence[Cache] | None, start: int, stop: int) -> Tensor:
+    def run_segment(self, x: Tensor, context: SequenceContext, cache: SequenceCache | None, start: int, stop: int) -> Tensor:
         """Blocks start..stop-1."""
         for layer in range(start, min(stop, len(self.layers))):
-            x = self.layers[layer](x, context=context, cache=caches[layer] if caches else None)
+            x = self.layers[layer](x, context=context, cache=cache.layers[layer] if cache else None)
         return x
 
     def check_length(self, length: int) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from megatron.config.positional import PositionalConfig
 from megatron.positional.figures import effective_lengths
 
-Hook = Literal["embed", "rotate", "bias", "weight", "scores", "adjust"]
+Hook = Literal["locate", "embed", "rotate", "bias", "weight", "scores", "adjust"]
 
 
 class PositionalEncoding(nn.Module):
@@ -21,6 +21,7 @@ class PositionalEncoding(nn.Module):
 
     acts_on: frozenset[Hook] = frozenset()
     translation_invariant: bool = True  # bias and weight depend on the distance alone (then `distance_bias` / `distance_weight` exist)
+    rotates_by_length: bool = False  # `rotate` also looks at how long the sequence is: a key/value cache holds keys from before it
     shares_parameters: bool = False  # the method's own parameters serve all layers (a DAPE map is always one per layer)
     max_length: int | None = None  # longest sequence the method can represent; None: any
     score_map: nn.Module | None  # a DAPE map over the heads, applied to (scores, bias, allowed, present), or None
@@ -58,12 +59,22 @@ class PositionalEncoding(nn.Module):
         """`encoding("bias", i, j)` is `encoding.bias(i, j)` as a module's call, on which ZeRO-3 gathers the parameters."""
         return getattr(self, hook)(*arguments)
 
+    def locate(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Token ids [b, k] of the whole sequence so far, at positions [k] or [b, k] -> positions [b, k] for `embed`, and for all other hooks.
+
+        For methods whose positions depend on the text. A position of 0 begins a document (or is padding).
+        """
+        raise NotImplementedError
+
     def embed(self, positions: Tensor) -> Tensor:
         """[q] or [b, q] -> [..., q, hidden], added to the word embeddings. Positions below 0 are padding: any value will do."""
         raise NotImplementedError
 
     def rotate(self, q: Tensor, k: Tensor, query_positions: Tensor, key_positions: Tensor) -> tuple[Tensor, Tensor]:
-        """q [b, h, q, d], k [b, g, k, d] (g key/value heads) -> the same shapes, rotated."""
+        """q [b, h, q, d], k [b, g, k, d] (g key/value heads) -> the same shapes, rotated.
+
+        With `rotates_by_length`, `key_positions` are those of the whole sequence so far; otherwise any part of it may be rotated alone.
+        """
         return q, k
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:

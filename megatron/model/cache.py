@@ -1,5 +1,6 @@
 """Keys and values of the tokens so far, so that a new token costs one row of attention."""
 
+import torch
 from torch import Tensor
 
 
@@ -26,3 +27,21 @@ class KeyValueCache:
         if old is not None:
             room[:, :, :used] = old[:, :, :used]
         return room
+
+
+class SequenceCache:
+    """What is kept of the tokens so far: each layer's keys and values, and the ids where an encoding reads positions off the text."""
+
+    def __init__(self, layers: int):
+        self.layers = [KeyValueCache() for _ in range(layers)]
+        self._tokens: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens cached in every layer."""
+        return self.layers[0].length
+
+    def append_tokens(self, tokens: Tensor) -> Tensor:
+        """New ids [b, q] -> all ids [b, k] so far."""
+        self._tokens = tokens if self._tokens is None else torch.cat([self._tokens, tokens], dim=1)
+        return self._tokens
