@@ -50,6 +50,9 @@ class AttentionMask:
             key_documents=self.key_documents[:, keys] if documents else None,
         )
 
-    def present(self) -> Tensor | None:
-        """bool, [b, k]: keys that are no padding; None where there is none."""
-        return None if self.key_documents is None else self.key_documents >= 0
+    def document_starts(self) -> Tensor | None:
+        """int64 [b, q]: the column of the first key of each query's document; None without documents (then column 0 for all)."""
+        if self.query_documents is None:
+            return None
+        same = self.query_documents[:, :, None] == self.key_documents[:, None, :]  # [b, q, k]
+        return same.byte().argmax(dim=-1)

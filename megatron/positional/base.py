@@ -24,7 +24,7 @@ class PositionalEncoding(nn.Module):
     rotates_by_length: bool = False  # `rotate` also looks at how long the sequence is: a key/value cache holds keys from before it
     shares_parameters: bool = False  # the method's own parameters serve all layers (a DAPE map is always one per layer)
     max_length: int | None = None  # longest sequence the method can represent; None: any
-    score_map: nn.Module | None  # a DAPE map over the heads, applied to (scores, bias, allowed, present), or None
+    score_map: nn.Module | None  # a DAPE map over the heads, applied to (scores, bias, allowed, starts), or None
 
     def __init__(
         self, config: PositionalConfig, *, heads: int, head_dim: int, hidden_size: int, seq_length: int, max_position_embeddings: int

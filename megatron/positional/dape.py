@@ -17,8 +17,9 @@ SLOPE = 0.01  # of LeakyReLU below zero
 class DapeMap(nn.Module):
     """The map over the heads: one set of weights for every kernel size, k = 1 being plain DAPE.
 
-    A row's hidden map is zero left of the sequence, and goes on to the right as if more (masked, hence zero) columns followed. So row i
-    depends on its own columns 0..i alone, whatever the length: a row decoded against cached keys is the row of the full computation.
+    A row's hidden map is zero left of the row's document, and goes on to the right as if more (masked, hence zero) columns followed. So
+    row i depends on its document's columns up to i alone: a row decoded against cached keys is the row of the full computation, and a
+    document's rows are the same wherever it stands in the window and whatever it is packed with.
     """
 
     def __init__(self, heads: int, *, reads_bias: bool, hidden: int, kernel_size: int = 1, form: str = "s+b+f(s,b)"):
@@ -44,11 +45,11 @@ class DapeMap(nn.Module):
         fill_as_linear(self.hidden_weight, self.hidden_bias, generator)
         fill_as_linear(self.output_weight, self.output_bias, generator)
 
-    def forward(self, scores: Tensor, bias: Tensor | None, allowed: Tensor, present: Tensor | None = None) -> Tensor:
+    def forward(self, scores: Tensor, bias: Tensor | None, allowed: Tensor, starts: Tensor | None = None) -> Tensor:
         """Scores [b, h, q, k], bias None or [h, q, k] or [b, h, q, k], allowed bool [..., q, k] -> scores [b, h, q, k], before masking.
 
-        Columns k are all keys from the start of the sequence on. `present` bool [k] or [b, k] is false where a column is padding: what
-        is in front of the first present column is no part of the sequence. Computes in float32 at least, whatever the type of the weights.
+        Columns k are all keys from the start of the sequence on. `starts` [b, q] is the column in which each row's document begins (None:
+        column 0 for all). Computes in float32 at least, whatever the type of the weights.
         """
         high = torch.promote_types(torch.promote_types(scores.dtype, self.hidden_weight.dtype), torch.float32)
         scores = scores.to(high)
@@ -60,9 +61,9 @@ class DapeMap(nn.Module):
         features = torch.cat(features, dim=1).masked_fill(~allowed, 0.0)  # [b, c, q, k]
         hidden = _mix(_pad(features, reach, 2 * reach), self.hidden_weight, self.hidden_bias)  # [b, D, q, k + reach]
         hidden = leaky_relu(hidden, SLOPE, inplace=True)
-        if present is not None and reach:
-            in_front = pad(present.cumsum(dim=-1) == 0, (0, reach), value=False)  # [..., k + reach]
-            hidden = hidden.masked_fill(in_front[..., None, None, :], 0.0)
+        if starts is not None and reach:
+            in_front = torch.arange(hidden.shape[-1], device=hidden.device) < starts[..., None]  # [b, q, k + reach]
+            hidden = hidden.masked_fill(in_front[:, None], 0.0)
         change = _mix(_pad(hidden, reach, 0), self.output_weight, self.output_bias)  # [b, h, q, k]
         return scores + bias + change if self.reads_bias and self.adds_bias else scores + change
 

@@ -44,7 +44,7 @@ def test_left_padding_changes_nothing(make_model, tokens, keys, backend) -> None
     torch.testing.assert_close(logits[1], model(tokens[1:])[0], **EXACT)
 
 
-@pytest.mark.parametrize("keys", [keys for keys in ALL if "dape_kernel_size" not in keys], ids=str)
+@pytest.mark.parametrize("keys", ALL, ids=str)
 def test_packed_documents_do_not_see_each_other(make_model, tokens, keys) -> None:
     model = make_model(**keys)
     documents = torch.tensor([[0] * 5 + [1] * 7] * 2)
