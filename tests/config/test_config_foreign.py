@@ -195,17 +195,6 @@ def test_every_key_of_gpt_neox_is_known_by_name():
     assert [name for name in theirs if name not in known] == []
 
 
-def test_a_file_in_the_style_of_the_dape_code():
-    config = load_config([Path(__file__).parent / "dape_style.yml"])
-    assert (config.positional.pos_emb, config.positional.dape_kernel_size, config.positional.fire_threshold) == ("dape_alibi", 3, 256)
-    assert {notice.split(": ")[1].split(" ")[0] for notice in config.notices} == {
-        "partition_activations",
-        "synchronize_each_layer",
-        "steps_per_print",
-        "hostfile",
-    }
-
-
 def test_the_style_of_the_kerple_code(tmp_path):
     text = (
         'fp16: {"enabled": True, "type": "bfloat16", "loss_scale": 0}\nfp32_allreduce: True\npos-emb: kerple_power_ap_\nsplit: "949,50,1"'
