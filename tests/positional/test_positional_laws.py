@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from toy_attention import FORMS, VARIANTS, encoding_of, hidden_states, scores_of
+from toy_attention import encoding_of, hidden_states, scores_of
+from variants import FORMS, VARIANTS
 
 TOKENS = 11
 variants = pytest.mark.parametrize(("pos_emb", "kernel", "form"), VARIANTS)
