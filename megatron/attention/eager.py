@@ -45,7 +45,7 @@ def masked_scores(
         scores = scores * positional("weight", query_positions, key_positions)
     bias = positional("bias", query_positions, key_positions) if "bias" in positional.acts_on else None
     if positional.score_map is not None:
-        scores = positional.score_map(scores, bias, allowed, mask.document_starts())
+        scores = positional.score_map("refine", scores, bias, allowed, mask.document_starts())
     elif bias is not None:
         scores = scores + bias
     return scores.masked_fill(~allowed, float("-inf"))

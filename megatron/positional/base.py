@@ -5,6 +5,7 @@ always given, never inferred from a shape, so that cached decoding, padding and 
 """
 
 from collections.abc import Callable
+from copy import copy
 from typing import Literal
 
 import torch
@@ -55,7 +56,17 @@ class PositionalEncoding(nn.Module):
     def initialise_parameters(self, generator: torch.Generator, embedding_std: float) -> None:
         """Fill the method's own parameters (without the map's); gradients are off."""
 
-    def forward(self, hook: Hook | Literal["distance_bias"], *arguments: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The method's own parameters (not the map's), for a backend that asks hooks again after ZeRO-3 has put the parameters away."""
+        return tuple(parameter.clone() for parameter in self.parameters(recurse=False))
+
+    def with_tensors(self, tensors: tuple[Tensor, ...]) -> "PositionalEncoding":
+        """The same encoding with `tensors` (in the order of `tensors()`) for parameters: its hooks are functions of them."""
+        twin = copy(self)
+        twin.__dict__["_parameters"] = dict(zip(self._parameters, tensors, strict=True))
+        return twin
+
+    def forward(self, hook: Hook | Literal["distance_bias", "distance_weight", "tensors"], *arguments: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """`encoding("bias", i, j)` is `encoding.bias(i, j)` as a module's call, on which ZeRO-3 gathers the parameters."""
         return getattr(self, hook)(*arguments)
 

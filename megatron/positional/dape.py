@@ -4,6 +4,8 @@ With S the scores and B the bias of any base method, A = S + B + f(S, B), where 
 layers of width 2h -> D -> h. DAPE V2 widens both layers to k neighbouring keys of the same query row.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, pad
@@ -22,8 +24,17 @@ class DapeMap(nn.Module):
     document's rows are the same wherever it stands in the window and whatever it is packed with.
     """
 
-    def __init__(self, heads: int, *, reads_bias: bool, hidden: int, kernel_size: int = 1, form: str = "s+b+f(s,b)"):
-        """`reads_bias`: the base method has a bias B. Raises ConfigError for an even kernel and for a form that would read nothing."""
+    def __init__(
+        self,
+        heads: int,
+        *,
+        reads_bias: bool,
+        hidden: int,
+        kernel_size: int = 1,
+        form: str = "s+b+f(s,b)",
+        starts_as_identity: bool = False,
+    ):
+        """`reads_bias`: the base method has a bias B. Raises ConfigError for an even kernel and for a form that cannot be as asked."""
         super().__init__()
         if kernel_size < 1 or kernel_size % 2 == 0:
             raise ConfigError(f"`dape_kernel_size: {kernel_size}` has no middle: choose 1 (DAPE) or an odd number from 3 (DAPE V2).")
@@ -31,6 +42,12 @@ class DapeMap(nn.Module):
             raise ConfigError(
                 "`dape_form: s+b+f(b)` reads the bias alone, and this `pos_emb` has none: choose another form, or a method with a bias."
             )
+        if starts_as_identity and form == "s+f(s,b)" and reads_bias:
+            raise ConfigError(
+                "`dape_form: s+f(s,b)` leaves the bias to the map, so no map starts as the identity (`dape_init: identity`, which `adapt` "
+                "sets): choose another form."
+            )
+        self.starts_as_identity = starts_as_identity
         self.reads_scores, self.reads_bias, self.adds_bias = form != "s+b+f(b)", reads_bias, form != "s+f(s,b)"
         self.kernel_size = kernel_size
         channels = heads * (self.reads_scores + self.reads_bias)  # c: the scores of all heads, then the biases of all heads
@@ -41,11 +58,23 @@ class DapeMap(nn.Module):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Start both layers as torch does."""
+        """Start both layers as torch does, or the last one as zeros: f = 0, with a gradient for that layer at once."""
         fill_as_linear(self.hidden_weight, self.hidden_bias, generator)
-        fill_as_linear(self.output_weight, self.output_bias, generator)
+        if self.starts_as_identity:
+            self.output_weight.zero_()
+            self.output_bias.zero_()
+        else:
+            fill_as_linear(self.output_weight, self.output_bias, generator)
 
-    def forward(self, scores: Tensor, bias: Tensor | None, allowed: Tensor, starts: Tensor | None = None) -> Tensor:
+    def forward(self, hook: Literal["refine", "tensors"], *arguments: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+        """`score_map("refine", scores, bias, allowed)` is `score_map.refine(scores, bias, allowed)`; ZeRO-3 gathers parameters on a call."""
+        return getattr(self, hook)(*arguments)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Hidden weight [D, c, k] and bias [D], output weight [h, D, k] and bias [h]: copies that outlast the call."""
+        return tuple(parameter.clone() for parameter in self.parameters())
+
+    def refine(self, scores: Tensor, bias: Tensor | None, allowed: Tensor, starts: Tensor | None = None) -> Tensor:
         """Scores [b, h, q, k], bias None or [h, q, k] or [b, h, q, k], allowed bool [..., q, k] -> scores [b, h, q, k], before masking.
 
         Columns k are all keys from the start of the sequence on. `starts` [b, q] is the column in which each row's document begins (None:

@@ -45,14 +45,14 @@ def test_the_map_is_its_formula(kernel, form):
                 for j in range(n):
                     near = [(u, hidden[j + u - reach]) for u in range(kernel) if j + u - reach >= 0]
                     wanted[batch, head, i, j] += b2[head] + sum(w2[head][e][u] * column[e] for u, column in near for e in range(width))
-    assert (score_map(scores, bias, allowed) - wanted).abs().max() < 1e-12
+    assert (score_map("refine", scores, bias, allowed) - wanted).abs().max() < 1e-12
 
 
 def test_a_bias_without_batch_serves_all_members():
     score_map = DapeMap(3, reads_bias=True, hidden=4, kernel_size=3).double()
     score_map.initialise(torch.Generator().manual_seed(0))
     scores, bias, allowed = torch.randn(2, 3, 5, 5).double(), torch.randn(3, 5, 5).double(), torch.ones(5, 5).tril().bool()
-    assert torch.equal(score_map(scores, bias, allowed), score_map(scores, bias.expand(2, -1, -1, -1), allowed))
+    assert torch.equal(score_map("refine", scores, bias, allowed), score_map(scores, bias.expand(2, -1, -1, -1), allowed))
 
 
 def test_slopes_of_alibi():
@@ -118,7 +118,7 @@ def test_a_half_precision_map_computes_in_float32(kernel):
     encoding = encoding_of("dape_kerple", kernel).to(torch.bfloat16)
     scores, allowed = torch.randn(2, 5, 7, 7), torch.ones(7, 7).tril().bool()
     bias = encoding.bias(torch.arange(7), torch.arange(7))
-    half = encoding.score_map(scores, bias, allowed)
+    half = encoding.score_map("refine", scores, bias, allowed)
     assert half.dtype == torch.float32
     exact = encoding.score_map.double()(scores.double(), bias.double(), allowed)
     assert (half - exact).abs().max() < 1e-5
@@ -132,7 +132,7 @@ def test_float64_is_kept():
 
 
 def drawn(pos_emb: str, heads: int = 400, **keys):
-    config = PositionalConfig(pos_emb=pos_emb, **keys)
+    config = PositionalConfig(pos_emb=pos_emb, bipe_segment_tokens=[1], **keys)
     encoding = build_positional(config, heads=heads, head_dim=2, hidden_size=2 * heads, seq_length=64, max_position_embeddings=64)
     encoding.initialise(torch.Generator().manual_seed(1), 0.3)
     return encoding
