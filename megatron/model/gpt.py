@@ -97,6 +97,13 @@ class GPT(nn.Module):
                 "Use shorter sequences, or train with more positions or another encoding."
             )
 
+    def encodings(self) -> dict[str, PositionalEncoding]:
+        """The layers' positional encodings by name: "layer0", "layer1", ..., or "shared" for one that serves them all."""
+        encodings = [layer.attention.positional for layer in self.layers]
+        if encodings[0].shared:
+            return {"shared": encodings[0]}
+        return {f"layer{number}": encoding for number, encoding in enumerate(encodings)}
+
     def positional_parameter_names(self) -> set[str]:
         """Names (as in `named_parameters`) of the positional encodings' parameters."""
         modules = [(name, module) for name, module in self.named_modules() if isinstance(module, PositionalEncoding)]

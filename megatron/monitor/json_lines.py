@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.errors import UserError
-from megatron.monitor.sinks import Record
+from megatron.monitor.sinks import Record, Scalars
 
 
 class MetricsFileError(UserError):
@@ -35,21 +35,15 @@ class JsonLines:
             message = f"log_dir: cannot write {path}: {error.strerror}. Give another log_dir, or make that one writable."
             raise MetricsFileError(message) from error
 
-    def write_training(self, step: int, record: Record) -> None:
-        self._write(record)
-
-    def write_evaluation(self, step: int, record: Record) -> None:
-        self._write(record)
+    def write(self, record: Record, scalars: Scalars) -> None:
+        self._unwritten += to_json(record).encode() + b"\n"
+        self._drain()
 
     def close(self) -> None:
         try:
             self._drain()
         finally:
             self._file.close()
-
-    def _write(self, record: Record) -> None:
-        self._unwritten += to_json(record).encode() + b"\n"
-        self._drain()
 
     def _drain(self) -> None:
         while self._unwritten:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.monitor.json_lines import JsonLines
-from megatron.monitor.sinks import Record, Sink, plain
+from megatron.monitor.sinks import Record, Scalars, Sink, evaluation_scalars, plain, positional_scalars, training_scalars
 from megatron.monitor.tensorboard import TensorBoard
 from megatron.monitor.weights_and_biases import WeightsAndBiases
 
@@ -25,6 +25,9 @@ class NullMetrics:
         """Nothing."""
 
     def evaluation(self, record: Record) -> None:
+        """Nothing."""
+
+    def positional(self, record: Record) -> None:
         """Nothing."""
 
     def close(self) -> None:
@@ -63,13 +66,15 @@ class Metrics(NullMetrics):
 
     def training(self, record: Record) -> None:
         """`{"step", "lm_loss", "learning_rate", "grad_norm", "loss_scale", "tokens", "tokens_per_second", "seconds", "tflops", ...}`."""
-        record = plain(record)
-        self._each(lambda sink: sink.write_training(record["step"], record))
+        self._write(record, training_scalars)
 
     def evaluation(self, record: Record) -> None:
         """`{"step", "split", "protocol", "eval_length", "scored_tokens", "loss", "perplexity", "stderr", ...}`."""
-        record = plain(record)
-        self._each(lambda sink: sink.write_evaluation(record["step"], record))
+        self._write(record, evaluation_scalars)
+
+    def positional(self, record: Record) -> None:
+        """`{"step", "positional": {"layer0": {...}, ...}}`: figures of the learnt positional encodings, once an evaluation."""
+        self._write(record, positional_scalars)
 
     def close(self) -> None:
         """Write what is in memory; the object is of no use afterwards. Safe to call twice."""
@@ -90,10 +95,12 @@ class Metrics(NullMetrics):
         except Exception as error:
             self._say(f"{key}: nothing is logged there, because it could not be started: {_reason(error)}.")
 
-    def _each(self, write: Callable[[Sink], None]) -> None:
+    def _write(self, record: Record, scalars_of: Callable[[Record], Scalars]) -> None:
+        record = plain(record)
+        scalars = scalars_of(record)
         for sink in list(self._sinks):
             try:
-                write(sink)
+                sink.write(record, scalars)
             except Exception as error:
                 self._failed(sink, error)
             else:

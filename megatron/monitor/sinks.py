@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 Record = Mapping[str, Any]
+Scalars = dict[str, float]  # a curve's name -> its value
 
 BOOKKEEPING = frozenset({"step", "split", "protocol", "eval_length", "scored_tokens"})  # say what was measured, and are not measurements
 
@@ -14,26 +15,28 @@ class Sink(Protocol):
     name: str  # as messages call it
     keeps_unwritten: bool  # True: what could not be written is kept and tried again; False: a failure switches the sink off
 
-    def write_training(self, step: int, record: Record) -> None:
-        """Figures of the training step `step`."""
-
-    def write_evaluation(self, step: int, record: Record) -> None:
-        """Figures of one split at one length, after training step `step`."""
+    def write(self, record: Record, scalars: Scalars) -> None:
+        """One record, of the training step `record["step"]`; the same measurements as points of curves."""
 
     def close(self) -> None:
         """Write what is still in memory."""
 
 
-def training_scalars(record: Record) -> dict[str, float]:
+def training_scalars(record: Record) -> Scalars:
     """`{"lm_loss": 3.2}` -> `{"train/lm_loss": 3.2}`."""
     return {f"train/{name}": value for name, value in _numbers(record)}
 
 
-def evaluation_scalars(record: Record) -> dict[str, float]:
+def evaluation_scalars(record: Record) -> Scalars:
     """One name per length: `{"split": "valid", "eval_length": 1024, "perplexity": 9.1}` -> `{"valid/perplexity/1024": 9.1}`."""
     split = record.get("split", "valid")
     ending = f"/{record['eval_length']}" if "eval_length" in record else ""
     return {f"{split}/{name}{ending}": value for name, value in _numbers(record)}
+
+
+def positional_scalars(record: Record) -> Scalars:
+    """`{"positional": {"layer0": {"a_mean": 0.4}}}` -> `{"positional/layer0/a_mean": 0.4}`."""
+    return dict(_numbers(record))
 
 
 def _numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:

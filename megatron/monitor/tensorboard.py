@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from megatron.monitor.sinks import Record, evaluation_scalars, training_scalars
+from megatron.monitor.sinks import Record, Scalars
 
 
 class TensorBoard:
@@ -24,18 +24,12 @@ class TensorBoard:
         table = ["| key | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in _flat(config))]
         self._writer.add_text("configuration", "\n".join(table), start_step)
 
-    def write_training(self, step: int, record: Record) -> None:
-        self._write(step, training_scalars(record))
-
-    def write_evaluation(self, step: int, record: Record) -> None:
-        self._write(step, evaluation_scalars(record))
+    def write(self, record: Record, scalars: Scalars) -> None:
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, record["step"])
 
     def close(self) -> None:
         self._writer.close()
-
-    def _write(self, step: int, scalars: dict[str, float]) -> None:
-        for name, value in scalars.items():
-            self._writer.add_scalar(name, value, step)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

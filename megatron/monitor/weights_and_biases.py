@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from megatron.monitor.sinks import Record, evaluation_scalars, training_scalars
+from megatron.monitor.sinks import Record, Scalars
 
 if TYPE_CHECKING:
     from megatron.config.logging import LoggingConfig
@@ -42,11 +42,8 @@ class WeightsAndBiases:
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def write_training(self, step: int, record: Record) -> None:
-        self._run.log({"step": step, **training_scalars(record)})
-
-    def write_evaluation(self, step: int, record: Record) -> None:
-        self._run.log({"step": step, **evaluation_scalars(record)})
+    def write(self, record: Record, scalars: Scalars) -> None:
+        self._run.log({"step": record["step"], **scalars})
 
     def close(self) -> None:
         self._run.finish()

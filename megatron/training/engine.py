@@ -1,18 +1,18 @@
 """From a configuration to a DeepSpeed engine around an initialised model, and its state to and from checkpoint folders."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from megatron.config import Config
 from megatron.config.deepspeed import deepspeed_config
 from megatron.model.gpt import GPT
 from megatron.model.init import initialise
 from megatron.parallel.distributed import Processes
+from megatron.parallel.sharding import whole
 from megatron.training import checkpoint
 from megatron.training.checkpoint import CheckpointError, Layout
 from megatron.training.optimizer import build_optimizer, parameter_groups, refuse_non_finite
@@ -21,15 +21,13 @@ from megatron.training.optimizer import build_optimizer, parameter_groups, refus
 def build_model(config: Config, vocab_size: int, processes: Processes) -> GPT:
     """The model on this process's device, initialised from the seed; under ZeRO-3 its parameters are sharded as they are made."""
     context: AbstractContextManager = nullcontext()
-    gather: Callable[[list[nn.Parameter]], AbstractContextManager] = lambda _: nullcontext()  # noqa: E731
     if config.optimizer.zero_optimization.stage == 3:
         from deepspeed import zero
 
         context = zero.Init(config_dict_or_path=deepspeed_config(config, processes.world_size))
-        gather = lambda parameters: zero.GatheredParameters(parameters, modifier_rank=0)  # noqa: E731
     with context:
         model = GPT(config, vocab_size)
-    initialise(model, config.model, config.training.seed, gather)
+    initialise(model, config.model, config.training.seed, partial(whole, write=True))
     return model.to(processes.device)
 
 

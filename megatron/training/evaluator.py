@@ -1,15 +1,17 @@
-"""Evaluation inside a run: which lengths, how much text, when; one line per length into the metrics."""
+"""Evaluation inside a run: which lengths, how much text, when; one line per length, and one of positional figures, into the metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from megatron.config import Config
 from megatron.data.build import Data
 from megatron.evaluation.last_tokens import LengthResult, choose_places, evaluate_lengths
+from megatron.evaluation.positional import positional_figures
 from megatron.evaluation.report import table
 from megatron.monitor.metrics import NullMetrics
 from megatron.monitor.progress import NullProgress
 from megatron.parallel.distributed import Processes
+from megatron.positional.sampling import position_sampling
 
 
 class Evaluator:
@@ -24,7 +26,6 @@ class Evaluator:
         sequences = keys.eval_sequences or keys.eval_iters * config.training.train_micro_batch_size_per_gpu
         self.streams = {}
         self.places = {}
-        self.latest: dict[str, tuple[int, list[LengthResult]]] = {}
         if keys.do_valid:
             self.streams["valid"] = data.valid
         if keys.do_test and data.test is not None and len(data.test) > max(self.lengths):
@@ -38,31 +39,39 @@ class Evaluator:
 
     def evaluate(
         self,
-        split: str,
+        splits: Iterable[str],
         engine: Any,
         step: int,
         metrics: NullMetrics,
         progress: NullProgress,
         interrupted: Callable[[], bool] = lambda: False,
-    ) -> list[LengthResult]:
-        """Score a split at all lengths, write the lines, show the table. Raises Interrupted, before any line is written, when told to."""
-        results = evaluate_lengths(
-            engine.module,
-            self.streams[split],
-            self.places[split],
-            self.lengths,
-            self.processes,
-            self.tokens_per_batch,
-            progress.track,
-            interrupted,
-        )
-        for result in results:
-            metrics.evaluation(result.record(step, split))
-        progress.say(table(results, split, step, self.config.model.seq_length))
+    ) -> dict[str, list[LengthResult]]:
+        """Score splits at all lengths; write their lines, and one of the positional encodings' figures; show the tables.
+
+        Raises Interrupted when told to; a split's lines are written when it is done.
+        """
+        results = {}
+        for split in splits:
+            results[split] = evaluate_lengths(
+                engine.module,
+                self.streams[split],
+                self.places[split],
+                self.lengths,
+                self.processes,
+                self.tokens_per_batch,
+                progress.track,
+                interrupted,
+                position_sampling(self.config.positional, self.config.training.seed),
+            )
+            for result in results[split]:
+                metrics.evaluation(result.record(step, split))
+            progress.say(table(results[split], split, step, self.config.model.seq_length))
+        if results and (figures := positional_figures(engine.module)):
+            metrics.positional({"step": step, "positional": figures})
         return results
 
     def final(
         self, engine: Any, step: int, metrics: NullMetrics, progress: NullProgress, interrupted: Callable[[], bool]
     ) -> dict[str, list[LengthResult]]:
         """Evaluate every split at the end of the run. Raises Interrupted when told to."""
-        return {split: self.evaluate(split, engine, step, metrics, progress, interrupted) for split in self.streams}
+        return self.evaluate(self.streams, engine, step, metrics, progress, interrupted)

@@ -94,7 +94,7 @@ class Loop:
     def evaluate(self, step: int) -> bool:
         """Evaluate the validation split; returns whether that was broken off because a process was asked to stop."""
         try:
-            self.evaluator.evaluate("valid", self.engine, step, self.metrics, self.progress, self.stop.agreed(self.processes))
+            self.evaluator.evaluate(["valid"], self.engine, step, self.metrics, self.progress, self.stop.agreed(self.processes))
         except Interrupted:
             return True
         self.engine.train()

@@ -27,6 +27,11 @@ def test_two_processes_train_evaluate_and_leave_every_documented_file(make_run):
     ]
     assert len({line["scored_tokens"] for line in evaluation if line["split"] == "valid"}) == 1
     assert all(line["perplexity"] == pytest.approx(math.exp(line["loss"])) for line in evaluation)
+    positional = {line["step"]: line["positional"] for line in run.metrics() if "positional" in line}
+    assert [line["step"] for line in run.metrics() if "positional" in line] == [4, 8]  # once an evaluation, not once a split
+    assert list(positional[8]) == ["layer0", "layer1"] and positional[4]["layer1"].keys() == positional[8]["layer1"].keys()
+    assert positional[8]["layer0"].keys() >= {"a_mean", "p_max", "effective_length_head3", "dape_hidden_weight_norm"}
+    assert all(positional[4][layer]["a_mean"] != positional[8][layer]["a_mean"] for layer in positional[8])
     results = json.loads((run.folder / "logs/results.json").read_text())
     assert results["results"] == [line for line in evaluation if line["step"] == 8]
     save = run.folder / "checkpoints"
@@ -53,11 +58,16 @@ def test_one_process_with_accumulation_equals_two_processes(make_run):
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_zero_stages_give_the_same_curve(make_run, stage):
-    first, other = make_run("first"), make_run("other", zero_optimization={"stage": stage})
+    first, other = make_run("first", eval_interval=3), make_run("other", eval_interval=3, zero_optimization={"stage": stage})
     assert first.start().returncode == 0
     done = other.start()
     assert done.returncode == 0, done.stdout
     assert other.losses() == pytest.approx(first.losses(), rel=1e-4)
+    positional = [[line for line in run.metrics() if "positional" in line] for run in (first, other)]
+    assert [line["step"] for line in positional[0]] == [line["step"] for line in positional[1]] == [3, 6]
+    for before, after in zip(*positional, strict=True):
+        for layer, figures in before["positional"].items():
+            assert after["positional"][layer] == pytest.approx(figures, rel=1e-3)
 
 
 def test_plain_python_and_torchrun_start_the_same_run(make_run):
@@ -121,6 +131,8 @@ def test_evaluation_and_generation_of_a_checkpoint(make_run):
     evaluated = json.loads((run.folder / "evaluated/results.json").read_text())
     assert evaluated["step"] == 6 and {line["eval_length"] for line in evaluated["results"]} == {64, 128}
     assert trained["training_length"] == evaluated["training_length"] == 32
+    lines = [json.loads(line) for line in (run.folder / "evaluated/metrics.jsonl").read_text().splitlines()]
+    assert [line for line in lines if "positional" in line] == [line for line in run.metrics() if "positional" in line]
     out = run.folder / "samples.jsonl"
     done = run.start(
         f"sample_output_file={out}", "temperature=1.0", "maximum_tokens=12", "num_samples=2", script="generate.py", launcher=()

@@ -28,6 +28,8 @@ EVALUATION = {
     "stderr": 0.01,
 }
 
+POSITIONAL = {"step": 10, "positional": {"layer0": {"a_mean": 0.5, "p_mean": 1.5}, "layer1": {"a_mean": 0.25, "p_mean": 1.0}}}
+
 
 def lines(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -77,6 +79,17 @@ def test_lines_are_records_at_full_precision_and_flushed(tmp_path):
     assert lines(tmp_path / "new/logs") == [TRAINING, EVALUATION]
     assert list(lines(tmp_path / "new/logs")[0]) == list(TRAINING)
     metrics.close()
+
+
+def test_figures_of_the_positional_encodings_reach_every_place(tmp_path, wandb):
+    pytest.importorskip("tensorboard")
+    metrics = Metrics(tmp_path, tensorboard_dir=tmp_path / "events", wandb={}, config={})
+    metrics.positional(POSITIONAL)
+    metrics.close()
+    assert lines(tmp_path) == [POSITIONAL]
+    curves = {f"positional/{layer}/{name}": value for layer, inner in POSITIONAL["positional"].items() for name, value in inner.items()}
+    assert wandb.run.logged == [{"step": 10, **curves}]
+    assert read_events(tmp_path / "events")[0] == {name: [(10, value)] for name, value in curves.items()}
 
 
 def test_tensors_and_numpy_scalars_are_numbers(tmp_path):
@@ -314,5 +327,6 @@ def test_other_processes_write_nothing(tmp_path, monkeypatch):
     metrics = NullMetrics()
     metrics.training(TRAINING)
     metrics.evaluation(EVALUATION)
+    metrics.positional(POSITIONAL)
     metrics.close()
     assert list(tmp_path.iterdir()) == []
