@@ -28,6 +28,11 @@ KEYS = {
     "min_scale": "fp16.min_loss_scale",
     "hysteresis": "fp16.hysteresis",
     "peak_theoretical_tflops": "peak_tflops",
+    "rope_scaling": "rotary_scaling",
+    "rope_scaling.rope_type": "rotary_scaling.type",
+    "rope_scaling.original_max_position_embeddings": "rotary_scaling.original_length",
+    "rotary_scaling.rope_type": "rotary_scaling.type",
+    "rotary_scaling.original_max_position_embeddings": "rotary_scaling.original_length",
     "dapev2_kernel": "dape_kernel_size",
     "capev2_kernel": "dape_kernel_size",
 }
@@ -38,6 +43,7 @@ VALUES: dict[KeyPath, dict[str, str]] = {
     ("optimizer", "type"): {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"},
     ("activation",): {"swish": "silu"},
     ("precision",): {"bf16": "bfloat16"},
+    ("rotary_scaling", "type"): {"default": "none", "su": "longrope"},
 }
 
 # names that say more than one thing: name -> (what it becomes, in words)

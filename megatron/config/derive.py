@@ -8,13 +8,14 @@ from megatron.config.config import Config
 from megatron.config.precision import PrecisionConfig
 from megatron.config.training import TrainingConfig
 from megatron.config.wording import show
+from megatron.config.xpos_span import LARGEST, longest_span
 
 G = TypeVar("G", bound=Group)
 
 EVALUATION_FACTORS = (1, 2, 4, 8, 16)
 LONGEST_EVALUATION = 10**9
 TABLE_METHODS = ("learned",)
-ROTATING_METHODS = ("rotary", "rope")
+ROTATING_METHODS = ("rotary", "rope", "xpos")
 T5_METHODS = ("t5", "rpe")
 PRECISION_NAMES = {"fp32": "fp32", "fp16": "fp16", "bfloat16": "bf16"}
 
@@ -44,7 +45,11 @@ def complete(config: Config, world_size: int | None, *, cuda: bool | None = None
     return _with(
         config,
         model=_with(model, max_position_embeddings=table, num_kv_heads=model.kv_heads, intermediate_size=model.mlp_width),
-        positional=_with(positional, fire_threshold=positional.fire_threshold or max(1, model.seq_length // 2)),
+        positional=_with(
+            positional,
+            fire_threshold=positional.fire_threshold or max(1, model.seq_length // 2),
+            rotary_scaling=positional.rotary_scaling.completed(model.seq_length),
+        ),
         precision=precision,
         optimizer=_with(optimizer, lr_decay_iters=optimizer.lr_decay_iters or max(1, config.training.train_iters)),
         training=training,
@@ -54,10 +59,10 @@ def complete(config: Config, world_size: int | None, *, cuda: bool | None = None
 
 
 def default_lengths(config: Config) -> list[int]:
-    """seq_length x 1, 2, 4, 8, 16; no further than a learned table reaches."""
+    """seq_length x 1, 2, 4, 8, 16; no further than a learned table or xPos reaches."""
     lengths = [config.model.seq_length * factor for factor in EVALUATION_FACTORS]
-    longest = table_length(config)
-    return [length for length in lengths if longest is None or length <= longest]
+    limits = [limit for limit in (table_length(config), xpos_span(config)) if limit is not None]
+    return [length for length in lengths if all(length <= limit for limit in limits)]
 
 
 def table_length(config: Config) -> int | None:
@@ -65,6 +70,13 @@ def table_length(config: Config) -> int | None:
     if base_method(config) not in TABLE_METHODS:
         return None
     return config.model.max_position_embeddings or config.model.seq_length
+
+
+def xpos_span(config: Config) -> int | None:
+    """Positions that xPos can represent in the run's number format, or None for other methods."""
+    if base_method(config) != "xpos":
+        return None
+    return longest_span(config.positional.xpos_scale_base, LARGEST[config.precision.dtype], LARGEST["fp32"])
 
 
 def base_method(config: Config) -> str:
@@ -117,6 +129,13 @@ class _Checks:
                     f"{positional.rotary_pct} of a head's {model.head_dim} dimensions are {rotated} to rotate; they rotate in pairs, "
                     "so it must be even and at least 2.",
                 )
+            else:
+                for name, problem in positional.rotary_scaling.problems(rotated, positional.rotary_emb_base):
+                    self.say(name, problem)
+        if method not in ROTATING_METHODS:
+            for name, _ in _changed(positional.rotary_scaling):
+                self.say(f"rotary_scaling.{name}", f"pos_emb: {positional.pos_emb} does not rotate; remove the block rotary_scaling.")
+        self._xpos_span()
         if method == "sinusoidal" and model.hidden_size % 2:
             self.say("hidden_size", f"must be even for pos_emb: {positional.pos_emb}, not {model.hidden_size}.")
         if method in T5_METHODS and positional.rpe_max_distance <= positional.rpe_num_buckets // 2:
@@ -274,6 +293,17 @@ class _Checks:
             return whole // parts
         self.say("train_batch_size", f"{whole} cannot be divided by {words}.")
         return 0
+
+    def _xpos_span(self) -> None:
+        config, positional, span = self.config, self.config.positional, xpos_span(self.config)
+        lengths = [("seq_length", config.model.seq_length), *(("eval_lengths", length) for length in config.evaluation.eval_lengths or [])]
+        for key, length in lengths:
+            if span is not None and length > span:
+                self.say(
+                    key,
+                    f"{show(length)} positions: pos_emb: {positional.pos_emb} with xpos_scale_base {positional.xpos_scale_base:g} stays in "
+                    f"the range of {config.precision.dtype} for {span}; use fewer, or a larger xpos_scale_base.",
+                )
 
     def _mixture(self, key: str, weights: list[float] | None, paths: list[str] | None) -> None:
         if weights is None:

@@ -1,8 +1,68 @@
 """Which positional encoding, and its hyper-parameters. Names are checked against megatron/positional/registry.py."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from megatron.config.base import Group, key
+
+
+class RotaryScaling(Group):
+    """`rotary_scaling`: angles of rotary encodings for sequences beyond the length that a model was trained at."""
+
+    type: Literal["none", "linear", "ntk", "dynamic", "yarn", "longrope"] = key(
+        "none", "How the angles are slowed down (megatron/positional/rotary_scaling.py names the papers)."
+    )
+    factor: float | None = key(None, "How many times the original length is to be reached; all types but none need it.", ge=1)
+    original_length: int | None = key(
+        None, "dynamic, yarn, longrope: tokens that the angles were trained for; default: seq_length.", ge=2, le=10**9
+    )
+    beta_fast: float = key(32.0, "yarn: pairs that turn so often within the original length keep their angles.", gt=0)
+    beta_slow: float = key(1.0, "yarn: pairs that turn no more often than this are slowed down by the whole factor.", gt=0)
+    attention_factor: float | None = key(
+        None, "yarn, longrope: what rotated queries, and rotated keys, are multiplied by; default: by the paper's formula.", gt=0
+    )
+    short_factor: list[float] | None = key(None, "longrope: divisor of each pair's angle up to the original length.")
+    long_factor: list[float] | None = key(None, "longrope: divisor of each pair's angle beyond the original length.")
+
+    def completed(self, seq_length: int) -> "RotaryScaling":
+        """With the default of `original_length`, where the type reads it."""
+        if self.original_length is not None or "original_length" not in READ_BY[self.type]:
+            return self
+        return self.model_copy(update={"original_length": seq_length})
+
+    def problems(self, rotating: int, base: float) -> Iterator[tuple[str, str]]:
+        """(key, what is wrong with it) for `rotating` components of a head and `rotary_emb_base` = `base`."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if name != "type" and value != field.default and name not in READ_BY[self.type]:
+                types = [kind for kind, names in READ_BY.items() if name in names]
+                yield f"rotary_scaling.{name}", f"has no effect with type {self.type}, only with {', '.join(types)}; remove it."
+            if name in READ_BY[self.type] & {"factor", "short_factor", "long_factor"} and value is None:
+                yield f"rotary_scaling.{name}", f"is missing: type {self.type} needs it."
+        if self.type in ("ntk", "dynamic") and rotating < 4:
+            yield "rotary_scaling.type", f"{self.type} needs at least 4 rotating dimensions of a head, not {rotating}; use linear."
+        if self.type == "yarn":
+            if self.beta_slow >= self.beta_fast:
+                yield "rotary_scaling.beta_slow", f"{self.beta_slow:g} must be less than beta_fast {self.beta_fast:g}."
+            if base <= 1:
+                yield "rotary_emb_base", f"must be more than 1 for rotary_scaling.type: yarn, not {base:g}."
+        if self.type == "longrope":
+            for name in ("short_factor", "long_factor"):
+                factors = getattr(self, name)
+                if factors is not None and len(factors) != rotating // 2:
+                    yield f"rotary_scaling.{name}", f"{len(factors)} factors for {rotating // 2} pairs of dimensions; give one each."
+                if factors is not None and not all(factor > 0 for factor in factors):
+                    yield f"rotary_scaling.{name}", "factors must be more than 0."
+
+
+READ_BY: dict[str, set[str]] = {  # type of `rotary_scaling` -> the other keys of the block that it reads
+    "none": set(),
+    "linear": {"factor"},
+    "ntk": {"factor"},
+    "dynamic": {"factor", "original_length"},
+    "yarn": {"factor", "original_length", "beta_fast", "beta_slow", "attention_factor"},
+    "longrope": {"factor", "original_length", "attention_factor", "short_factor", "long_factor"},
+}
 
 
 class PositionalConfig(Group):
@@ -11,6 +71,8 @@ class PositionalConfig(Group):
     pos_emb: str = key("learned", "Positional encoding; `python -m megatron.positional` lists the names and aliases.")
     rotary_pct: float = key(1.0, "Share of each head's dimensions that rotate.", gt=0, le=1)
     rotary_emb_base: float = key(10000.0, "Base of the rotary angles.", gt=0)
+    rotary_scaling: RotaryScaling = key(None, "Longer sequences for methods that rotate.", default_factory=RotaryScaling)
+    xpos_scale_base: float = key(512.0, "xPos: tokens over which a pair of components fades by its own factor; larger is slower.", gt=0)
     rpe_num_buckets: int = key(32, "T5: number of distance buckets.", ge=2, le=10**7)
     rpe_max_distance: int = key(128, "T5: distance at which the last bucket begins.", ge=2, le=10**7)
     kerple_shared: bool = key(

@@ -33,6 +33,7 @@ WITHOUT_BIAS = frozenset(  # encodings that add no bias of their own to the scor
         "sinusoidal",
         "rotary",
         "rope",
+        "xpos",
         "transformer_xl",
         "xl_bias",
         "cope",

@@ -1,5 +1,10 @@
 """What the registry holds, for people: a table for the terminal and a page of documentation. Imports no torch."""
 
+from collections.abc import Iterator
+
+from pydantic.fields import FieldInfo
+
+from megatron.config.base import Group
 from megatron.config.model import ModelConfig
 from megatron.config.positional import PositionalConfig
 from megatron.positional.registry import DAPE_OPTIONS, FORK_KERNEL_SIZE, FORK_NAMES, MAPPED, METHODS
@@ -57,7 +62,16 @@ def _keys() -> list[tuple[str, str, str]]:
     """Every key that a method or the map reads: name, default, description."""
     read = dict.fromkeys(key for method in METHODS.values() for key in method.options) | dict.fromkeys(DAPE_OPTIONS)
     fields = {**ModelConfig.model_fields, **PositionalConfig.model_fields}
-    return [(f"`{key}`", "" if fields[key].default is None else f"`{fields[key].default}`", fields[key].description) for key in read]
+    return [row for key in read for row in _key(key, fields[key])]
+
+
+def _key(name: str, field: FieldInfo) -> Iterator[tuple[str, str, str]]:
+    """A key's row, or those of the keys of a block."""
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Group):
+        for inner, each in field.annotation.model_fields.items():
+            yield from _key(f"{name}.{inner}", each)
+        return
+    yield f"`{name}`", "" if field.default is None else f"`{field.default}`", field.description
 
 
 def _code(names: str) -> str:

@@ -29,11 +29,14 @@ class Method:
         return getattr(import_module(f"megatron.positional.{module}" if "." not in module else module), name)
 
 
+ROTARY_OPTIONS = ("rotary_pct", "rotary_emb_base", "rotary_scaling")
+
 METHODS: dict[str, Method] = {
     "none": Method("none:NoPositionalEncoding", "nothing: causal attention alone (NoPE)", aliases=("nope",)),
     "learned": Method("learned:Learned", "a learned table added to the word embeddings", ("max_position_embeddings",)),
     "sinusoidal": Method("sinusoidal:Sinusoidal", "fixed sines and cosines added to the word embeddings"),
-    "rotary": Method("rotary:Rotary", "queries and keys rotated by their position (RoPE)", ("rotary_pct", "rotary_emb_base"), ("rope",)),
+    "rotary": Method("rotary:Rotary", "queries and keys rotated by their position (RoPE)", ROTARY_OPTIONS, ("rope",)),
+    "xpos": Method("xpos:XPos", "rotary, and a decay with the distance, by pair (xPos)", (*ROTARY_OPTIONS, "xpos_scale_base")),
     "alibi": Method("alibi:Alibi", "a fixed linear bias, one slope a head (ALiBi)"),
     "t5": Method("t5:T5", "a learned bias for each bucket of distances (T5)", ("rpe_num_buckets", "rpe_max_distance"), ("rpe",)),
     "kerple_log": Method("kerple:KerpleLog", "a learned logarithmic bias, two parameters a head (KERPLE)", ("kerple_shared",), ("kerple",)),

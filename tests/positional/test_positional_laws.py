@@ -5,6 +5,8 @@ import torch
 from toy_attention import encoding_of, hidden_states, scores_of
 from variants import FORMS, VARIANTS
 
+from megatron.positional.registry import METHODS
+
 TOKENS = 11
 variants = pytest.mark.parametrize(("pos_emb", "kernel", "form"), VARIANTS)
 
@@ -88,7 +90,7 @@ def test_any_number_of_heads(pos_emb, kernel, form, heads):
     close(scores_of(encoding, x, positions, slice(5, None)), full[:, :, 5:])
 
 
-@pytest.mark.parametrize("pos_emb", [name for name, *_ in VARIANTS[:13] if name not in ("learned", "sinusoidal", "fire")])
+@pytest.mark.parametrize("pos_emb", [name for name in METHODS if name != "fire" and "embed" not in METHODS[name].load().acts_on])
 def test_only_differences_of_positions_count(pos_emb):
     encoding, x, positions = encoding_of(pos_emb), hidden_states(5, TOKENS), torch.arange(TOKENS)
     close(scores_of(encoding, x, positions + 150), scores_of(encoding, x, positions))

@@ -107,7 +107,7 @@ def test_a_method_is_one_file_and_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_layers_share_what_is_to_be_shared(name):
-    shared = {"none", "learned", "sinusoidal", "rotary", "alibi", "t5"}
+    shared = {"none", "learned", "sinusoidal", "rotary", "xpos", "alibi", "t5"}
     layers = build_layers(PositionalConfig(pos_emb=name), 3, **SIZES)
     assert (layers[0] is layers[2]) == (name in shared) == layers[0].shared
     layers = build_layers(PositionalConfig(pos_emb=f"dape_{name}"), 3, **SIZES)
