@@ -19,6 +19,8 @@ TINY = {
     "seq_length": 16,
     "max_position_embeddings": 32,
     "pos_emb": "rotary",
+    "bipe_segment_tokens": list(range(0, 61, 4)),
+    "bipe_segment_length": 3,
     "make_vocab_size_divisible_by": 16,
     "train_iters": 1,
     "optimizer.type": "Adam",

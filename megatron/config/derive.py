@@ -15,8 +15,10 @@ G = TypeVar("G", bound=Group)
 EVALUATION_FACTORS = (1, 2, 4, 8, 16)
 LONGEST_EVALUATION = 10**9
 TABLE_METHODS = ("learned",)
-ROTATING_METHODS = ("rotary", "rope", "xpos")
+ROTATING_METHODS = ("rotary", "rope", "xpos", "bipe_rotary")
 T5_METHODS = ("t5", "rpe")
+SEGMENT_METHODS = ("bipe_rotary", "bipe_alibi")
+WITHOUT_POSITIONS = ("none", "nope", "cope", *SEGMENT_METHODS)  # they do not look at the positions that a sequence is given
 PRECISION_NAMES = {"fp32": "fp32", "fp16": "fp16", "bfloat16": "bf16"}
 
 
@@ -29,6 +31,7 @@ def complete(config: Config, world_size: int | None, *, cuda: bool | None = None
     check = _Checks(config)
     check.model()
     check.positional()
+    check.position_sampling()
     check.optimizer(cuda)
     check.data()
     check.checkpoint()
@@ -59,9 +62,9 @@ def complete(config: Config, world_size: int | None, *, cuda: bool | None = None
 
 
 def default_lengths(config: Config) -> list[int]:
-    """seq_length x 1, 2, 4, 8, 16; no further than a learned table or xPos reaches."""
+    """seq_length x 1, 2, 4, 8, 16; no further than a learned table, xPos or the positions to draw from reach."""
     lengths = [config.model.seq_length * factor for factor in EVALUATION_FACTORS]
-    limits = [limit for limit in (table_length(config), xpos_span(config)) if limit is not None]
+    limits = [limit for limit in (table_length(config), xpos_span(config), config.positional.position_max) if limit is not None]
     return [length for length in lengths if all(length <= limit for limit in limits)]
 
 
@@ -143,6 +146,46 @@ class _Checks:
                 "rpe_max_distance",
                 f"must be more than half of rpe_num_buckets ({positional.rpe_num_buckets}), where the logarithmic buckets begin, "
                 f"not {positional.rpe_max_distance}.",
+            )
+        if method in SEGMENT_METHODS and positional.bipe_segment_tokens is None:
+            self.say(
+                "bipe_segment_tokens",
+                f"is missing: pos_emb: {positional.pos_emb} needs the ids of the tokens that end a segment, such as those of a full stop "
+                "and a line break (configs/README.md shows how to find them).",
+            )
+        scaling = positional.rotary_scaling
+        if method in SEGMENT_METHODS and scaling.original_length is None and scaling.type in ("dynamic", "yarn", "longrope"):
+            self.say(
+                "rotary_scaling.original_length",
+                f"is missing: pos_emb: {positional.pos_emb} counts segments, so say how many of them a training sequence has.",
+            )
+
+    def position_sampling(self) -> None:
+        config, positional = self.config, self.config.positional
+        largest, table = positional.position_max, table_length(config)
+        if positional.position_sampling == "sequential":
+            if largest is not None:
+                self.say("position_max", "has an effect only with position_sampling: randomized.")
+            return
+        if base_method(config) in WITHOUT_POSITIONS:
+            self.say(
+                "position_sampling",
+                f"pos_emb: {positional.pos_emb} does not look at the positions that a sequence is given, so drawing them would change "
+                "nothing; use sequential, or another pos_emb.",
+            )
+        if largest is None:
+            self.say("position_max", "is missing: position_sampling: randomized draws positions from 0 ... position_max - 1.")
+            return
+        lengths = [("seq_length", config.model.seq_length), *(("eval_lengths", length) for length in config.evaluation.eval_lengths or [])]
+        for key, length in lengths:
+            if length > largest:
+                where = self._also("position_max")
+                self.say(key, f"{show(length)} tokens need as many different positions; position_max{where} is {largest}.")
+        if table is not None and table < largest:
+            self.say(
+                "position_max",
+                f"{largest} positions need as many rows of the learned position table; set max_position_embeddings"
+                f"{self._also('max_position_embeddings')} to {largest} as well, not {table}.",
             )
 
     def optimizer(self, cuda: bool | None) -> None:
@@ -297,7 +340,7 @@ class _Checks:
     def _xpos_span(self) -> None:
         config, positional, span = self.config, self.config.positional, xpos_span(self.config)
         lengths = [("seq_length", config.model.seq_length), *(("eval_lengths", length) for length in config.evaluation.eval_lengths or [])]
-        for key, length in lengths:
+        for key, length in [*lengths, ("position_max", positional.position_max or 0)]:
             if span is not None and length > span:
                 self.say(
                     key,

@@ -69,6 +69,14 @@ class PositionalConfig(Group):
     """Keys of the positional encodings (megatron/positional names the papers)."""
 
     pos_emb: str = key("learned", "Positional encoding; `python -m megatron.positional` lists the names and aliases.")
+    position_sampling: Literal["sequential", "randomized"] = key(
+        "sequential",
+        "Positions 0, 1, 2, ... of a sequence, or as many drawn for every sequence anew from 0 ... position_max - 1, in ascending order, "
+        "in training, evaluation and generation (Ruoss et al. 2023).",
+    )
+    position_max: int | None = key(
+        None, "randomized: the number of positions to draw from; at least the longest length of all.", ge=1, le=10**9
+    )
     rotary_pct: float = key(1.0, "Share of each head's dimensions that rotate.", gt=0, le=1)
     rotary_emb_base: float = key(10000.0, "Base of the rotary angles.", gt=0)
     rotary_scaling: RotaryScaling = key(None, "Longer sequences for methods that rotate.", default_factory=RotaryScaling)
@@ -81,6 +89,13 @@ class PositionalConfig(Group):
     fire_hidden_size: int = key(32, "FIRE: width D of its MLP.", ge=1, le=10**7)
     fire_threshold: int | None = key(None, "FIRE: the fixed length L in tokens; default seq_length // 2.", ge=1, le=10**7)
     cope_max_position: int = key(64, "CoPE: number of contextual positions P.", ge=2, le=10**7)
+    bipe_segment_tokens: list[int] | None = key(
+        None,
+        "BiPE: ids of the tokens that end a segment of the text, such as those of a full stop and a line break (configs/README.md shows "
+        "how to find them); required by its methods.",
+        min_length=1,
+    )
+    bipe_segment_length: int = key(256, "BiPE: rows of its table; a segment of more tokens is cut into several.", ge=1, le=10**7)
     dape_hidden_size: int = key(32, "DAPE: width D of the map over heads.", ge=1, le=10**7)
     dape_kernel_size: int = key(1, "DAPE: kernel along the keys; 1 is DAPE, odd values from 3 are DAPE V2.", ge=1, le=10**7)
     dape_form: Literal["s+b+f(s,b)", "s+f(s,b)", "s+b+f(b)"] = key("s+b+f(s,b)", "DAPE: what the map reads and what it is added to.")

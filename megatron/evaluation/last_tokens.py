@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from megatron.errors import UserError
 from megatron.parallel.distributed import Processes
+from megatron.positional.sampling import PositionSampling
 
 PROTOCOL = "last"
 
@@ -99,17 +100,20 @@ def evaluate_lengths(
     tokens_per_batch: int,
     track: Callable[[Iterable, str, int], Iterable] = lambda batches, _description, _total: batches,
     interrupted: Callable[[], bool] = lambda: False,
+    sampling: PositionSampling | None = None,
 ) -> list[LengthResult]:
     """Loss at every length, the sequences dealt out over the processes; the same result on every process, whatever their number.
 
     `interrupted` is asked before each batch, on all processes, and must answer alike on all: Interrupted is raised where it is true.
 
-    `model(tokens [b, n], labels [b, s], last=s)` gives per-token losses [b, s]: logits exist for scored tokens only.
+    `model(tokens [b, n], labels [b, s], position_ids=None or [b, n], last=s)` gives per-token losses [b, s]: logits exist for scored tokens
+    only. With `sampling`, positions are drawn for each place and length: the same at every evaluation of a run.
     """
     was_training = model.training
     model.eval()
     try:
-        return [evaluate_length(model, stream, places, length, processes, tokens_per_batch, track, interrupted) for length in lengths]
+        settings = (processes, tokens_per_batch, track, interrupted, sampling)
+        return [evaluate_length(model, stream, places, length, *settings) for length in lengths]
     finally:
         model.train(was_training)
 
@@ -124,6 +128,7 @@ def evaluate_length(
     tokens_per_batch: int,
     track: Callable[[Iterable, str, int], Iterable],
     interrupted: Callable[[], bool],
+    sampling: PositionSampling | None,
 ) -> LengthResult:
     """Loss of the scored tokens behind a context that makes every sequence `length` tokens long."""
     count = len(places.ends)
@@ -138,7 +143,11 @@ def evaluate_length(
         chosen = mine[start : start + batch]
         tokens = torch.from_numpy(np.stack([places.window(stream, index, length) for index in chosen])).long()  # [b, length + 1]
         tokens = tokens.to(processes.device)
-        token_losses: Tensor = model(tokens[:, :-1], labels=tokens[:, -places.scored :], last=places.scored)  # [b, scored]
+        positions = None  # 0, 1, 2, ...
+        if sampling is not None:
+            positions = sampling.draw_batch(length, [f"evaluation at {length}, sequence {index}" for index in chosen]).to(processes.device)
+        labels = tokens[:, -places.scored :]
+        token_losses: Tensor = model(tokens[:, :-1], labels=labels, position_ids=positions, last=places.scored)  # [b, scored]
         losses[chosen] = token_losses.double().mean(dim=1).cpu()
     owned = range(processes.rank * per_rank, min((processes.rank + 1) * per_rank, count))
     parts = processes.gather({index: losses[index].item() for index in owned})

@@ -12,6 +12,7 @@ from megatron.generation.sampling import sample
 from megatron.model.cache import SequenceCache
 from megatron.model.gpt import GPT
 from megatron.model.init import named_generator
+from megatron.positional.sampling import PositionSampling
 from megatron.tokenizer.base import Tokenizer
 
 PADDING = -1  # document number of what fills the shorter prompts of a batch on the left
@@ -32,18 +33,22 @@ def generate(
 ) -> Iterator[dict[str, Any]]:
     """One result per prompt, in order: {"context": prompt, "text": continuation, "length": its tokens, "finished": met an end of document}.
 
-    The n-th prompt's randomness depends on (seed, n) alone, not on its batch. An empty prompt starts after an end of document.
-    Raises UserError where a prompt is empty and the tokenizer has no end of document, or where prompt and continuation exceed a learned
-    position table.
+    The n-th prompt's randomness depends on (seed, n) alone, not on its batch; so do its positions where they are drawn, once for prompt
+    and `maximum_tokens`. An empty prompt starts after an end of document.
+    Raises UserError where a prompt is empty and the tokenizer has no end of document, or where prompt and continuation are longer than
+    the model's positions reach.
     """
     encoded = [_encode(tokenizer, prompt) for prompt in prompts]
     model.check_length(max(map(len, encoded), default=0) + maximum_tokens)
     for start in range(0, len(encoded), batch_size):
         batch = encoded[start : start + batch_size]
         generators = [named_generator(seed, f"prompt {start + row}") for row in range(len(batch))]
-        continuations = continue_batch(
-            model, batch, generators, maximum_tokens, tokenizer.eod, torch.device(device), temperature=temperature, top_k=top_k, top_p=top_p
-        )
+        drawn = None
+        if model.position_max is not None:
+            sampling = PositionSampling(model.position_max, seed)
+            drawn = [sampling.draw(len(ids) + maximum_tokens, f"prompt {start + row}") for row, ids in enumerate(batch)]
+        settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        continuations = continue_batch(model, batch, generators, maximum_tokens, tokenizer.eod, torch.device(device), drawn, **settings)
         for prompt, ids in zip(prompts[start:], continuations):
             finished = bool(ids) and ids[-1] == tokenizer.eod
             text = tokenizer.decode(ids[:-1] if finished else ids)
@@ -62,13 +67,20 @@ def continue_batch(
     maximum_tokens: int,
     eod: int | None,
     device: torch.device,
+    drawn: Sequence[Tensor] | None = None,
     **sampling: Any,
 ) -> list[list[int]]:
-    """Token ids that follow each prompt (non-empty), up to and including `eod`. Shorter prompts are padded on the left."""
+    """Token ids that follow each prompt (non-empty), up to and including `eod`. Shorter prompts are padded on the left.
+
+    `drawn`: for each prompt, the positions of its tokens and of `maximum_tokens` more; without, they count from 0.
+    """
     longest = max(map(len, prompts))
     padding = torch.tensor([longest - len(prompt) for prompt in prompts])[:, None]  # [b, 1]
     places = torch.arange(longest + maximum_tokens)
-    positions = (places - padding).clamp(min=0).to(device)  # [b, k]
+    positions = (places - padding).clamp(min=0)  # [b, k]
+    if drawn is not None:
+        positions = torch.stack([row[index] for row, index in zip(drawn, positions, strict=True)])
+    positions = positions.to(device)
     documents = torch.where(places < padding, PADDING, 0).to(device) if bool(padding.any()) else None  # [b, k]
     tokens = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)  # [b, q]
 

@@ -42,6 +42,7 @@ class GPT(nn.Module):
             model.attention_backend, config.positional.pos_emb, first.acts_on, first.score_map is not None
         )
         self.pos_emb, self.vocab_size, self.max_length = config.positional.pos_emb, vocab_size, first.max_length
+        self.position_max = config.positional.position_max if config.positional.position_sampling == "randomized" else None
         self.window, self.locates = model.sliding_window_width, "locate" in first.acts_on
         self.checkpoint_activations = config.training.checkpoint_activations
         self.checkpoint_num_layers = config.training.checkpoint_num_layers
@@ -90,12 +91,14 @@ class GPT(nn.Module):
         return x
 
     def check_length(self, length: int) -> None:
-        """Raises UserError where a sequence of `length` tokens is longer than the encoding can represent."""
+        """Raises UserError where `length` tokens are more than the encoding can represent, or than there are positions to draw from."""
         if self.max_length is not None and length > self.max_length:
             raise UserError(
                 f"A sequence of {length} tokens: pos_emb {self.pos_emb!r} has {self.max_length} positions (max_position_embeddings). "
                 "Use shorter sequences, or train with more positions or another encoding."
             )
+        if self.position_max is not None and length > self.position_max:
+            raise UserError(f"A sequence of {length} tokens cannot have different positions below position_max {self.position_max}.")
 
     def encodings(self) -> dict[str, PositionalEncoding]:
         """The layers' positional encodings by name: "layer0", "layer1", ..., or "shared" for one that serves them all."""

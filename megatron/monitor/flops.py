@@ -34,6 +34,7 @@ WITHOUT_BIAS = frozenset(  # encodings that add no bias of their own to the scor
         "rotary",
         "rope",
         "xpos",
+        "bipe_rotary",
         "transformer_xl",
         "xl_bias",
         "cope",

@@ -51,6 +51,16 @@ METHODS: dict[str, Method] = {
     "fire": Method("fire:Fire", "a small network of the relative distance, log-scaled (FIRE)", ("fire_hidden_size", "fire_threshold")),
     "transformer_xl": Method("transformer_xl:TransformerXL", "content and position scores of Transformer-XL", aliases=("xl_bias",)),
     "cope": Method("cope:Cope", "positions counted by gates on the scores (CoPE)", ("cope_max_position",)),
+    "bipe_rotary": Method(
+        "bipe:BipeRotary",
+        "a learned table of places inside a segment of the text, and rotation by the segment's number (BiPE)",
+        ("bipe_segment_tokens", "bipe_segment_length", *ROTARY_OPTIONS),
+    ),
+    "bipe_alibi": Method(
+        "bipe:BipeAlibi",
+        "a learned table of places inside a segment of the text, and ALiBi over the segments' numbers (BiPE)",
+        ("bipe_segment_tokens", "bipe_segment_length"),
+    ),
 }
 
 DAPE_OPTIONS = ("dape_kernel_size", "dape_hidden_size", "dape_form")

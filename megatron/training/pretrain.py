@@ -57,10 +57,16 @@ def pretrain(config: Config) -> int:
 
 
 def check_tokenizer(config: Config, tokenizer: Tokenizer) -> None:
-    """Keys about documents need a token that ends them."""
+    """Keys about documents need a token that ends them; ids of tokens must be in the vocabulary."""
     keys = [key for key in ("eod_mask_loss", "reset_position_ids", "reset_attention_mask") if getattr(config.data, key)]
     if keys and tokenizer.eod is None:
         raise ConfigError(f"{', '.join(keys)}: the tokenizer {tokenizer.name} has no end-of-document token.")
+    unknown = [token for token in config.positional.bipe_segment_tokens or [] if not 0 <= token < tokenizer.vocab_size]
+    if unknown:
+        raise ConfigError(
+            f"bipe_segment_tokens: {', '.join(map(str, unknown))} is no id of the tokenizer {tokenizer.name}, "
+            f"whose ids are 0 ... {tokenizer.vocab_size - 1}."
+        )
 
 
 def find_start(config: Config) -> Start:

@@ -12,6 +12,7 @@ from torch import Tensor
 from megatron.config import Config
 from megatron.data.documents import document_numbers, loss_mask, restarted_positions
 from megatron.parallel.distributed import Processes
+from megatron.positional.sampling import position_sampling
 
 
 class NonFiniteError(Exception):
@@ -39,8 +40,8 @@ class Batch:
     document_ids: Tensor | None  # [b, n]
 
 
-def prepare_batch(windows: Tensor, config: Config, eod: int | None, device: torch.device) -> Batch:
-    """Windows [b, n + 1] -> inputs, labels, and whatever the document keys ask for."""
+def prepare_batch(windows: Tensor, config: Config, eod: int | None, device: torch.device, step: int, index: int) -> Batch:
+    """Windows [b, n + 1] of micro-batch `index` (over all processes) of a step -> inputs, labels, and whatever the keys ask for."""
     windows = windows.to(device, non_blocking=True)
     tokens, labels = windows[:, :-1], windows[:, 1:]
     data = config.data
@@ -48,9 +49,24 @@ def prepare_batch(windows: Tensor, config: Config, eod: int | None, device: torc
         tokens=tokens,
         labels=labels,
         loss_mask=loss_mask(tokens, eod) if data.eod_mask_loss else None,
-        position_ids=restarted_positions(tokens, eod) if data.reset_position_ids else None,
+        position_ids=choose_positions(tokens, config, eod, step, index),
         document_ids=document_numbers(tokens, eod) if data.reset_attention_mask else None,
     )
+
+
+def choose_positions(tokens: Tensor, config: Config, eod: int | None, step: int, index: int) -> Tensor | None:
+    """Positions of tokens [b, n], micro-batch `index` (over all processes) of a step: int64 [b, n], or None for 0, 1, 2, ...
+
+    Drawn ones are a function of (seed, step, place in the global batch), so that layouts agree. A document that starts anew takes its
+    positions from the beginning of those drawn.
+    """
+    restarted = restarted_positions(tokens, eod) if config.data.reset_position_ids else None
+    sampling = position_sampling(config.positional, config.training.seed)
+    if sampling is None:
+        return restarted
+    b, n = tokens.shape
+    drawn = sampling.draw_batch(n, [f"step {step}, sequence {index * b + row}" for row in range(b)]).to(tokens.device)
+    return drawn if restarted is None else drawn.gather(1, restarted)
 
 
 def micro_batch_seed(seed: int, step: int, index: int) -> int:
@@ -75,8 +91,9 @@ def train_step(
     accumulation = engine.gradient_accumulation_steps()
     total = 0.0
     for index in range(accumulation):
-        batch = prepare_batch(next(micro_batches), config, eod, processes.device)
-        torch.manual_seed(micro_batch_seed(config.training.seed, step, index * processes.world_size + processes.rank))
+        overall = index * processes.world_size + processes.rank  # this micro-batch, counted over all processes
+        batch = prepare_batch(next(micro_batches), config, eod, processes.device, step, overall)
+        torch.manual_seed(micro_batch_seed(config.training.seed, step, overall))
         loss = micro_batch_loss(engine, batch)
         engine.backward(loss)
         total = total + loss.detach().double()  # stays on the device: no wait until the agreement below

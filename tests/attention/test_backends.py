@@ -18,9 +18,8 @@ WITHOUT_SDPA = {"weight", "scores", "adjust"}
 
 
 def encoding(name: str):
-    positional = build_positional(
-        PositionalConfig(pos_emb=name), heads=H, head_dim=D, hidden_size=H * D, seq_length=N, max_position_embeddings=N
-    ).double()
+    config = PositionalConfig(pos_emb=name, bipe_segment_tokens=[1])
+    positional = build_positional(config, heads=H, head_dim=D, hidden_size=H * D, seq_length=N, max_position_embeddings=N).double()
     positional.initialise(torch.Generator().manual_seed(3), 0.02)
     return positional
 
@@ -50,7 +49,8 @@ def run(attend, positional, mask, tensors):
     """Output and all gradients (of inputs and of the encoding) of a fixed scalar."""
     output = attend(*tensors, positional, mask.query_places, mask.key_places, mask)
     coefficients = torch.randn(output.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    wanted = [*tensors, *(p for p in positional.parameters() if p.numel() and "bias" in positional.acts_on)]
+    in_attention = positional.parameters() if "bias" in positional.acts_on and "embed" not in positional.acts_on else ()
+    wanted = [*tensors, *(p for p in in_attention if p.numel())]
     return output, torch.autograd.grad((output * coefficients).sum(), wanted)
 
 

@@ -18,7 +18,7 @@ VARIANTS = [(name, 1) for name in METHODS] + [(f"dape_{name}", kernel) for name 
 
 
 def encoding(name: str, kernel: int):
-    config = PositionalConfig(pos_emb=name, dape_kernel_size=kernel, dape_hidden_size=5)
+    config = PositionalConfig(pos_emb=name, dape_kernel_size=kernel, dape_hidden_size=5, bipe_segment_tokens=[1])
     positional = build_positional(config, heads=H, head_dim=D, hidden_size=H * D, seq_length=N, max_position_embeddings=N).double()
     positional.initialise(torch.Generator().manual_seed(3), 0.5)
     return positional

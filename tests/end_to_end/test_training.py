@@ -50,10 +50,12 @@ def test_two_processes_train_evaluate_and_leave_every_documented_file(make_run):
 
 
 def test_one_process_with_accumulation_equals_two_processes(make_run):
-    two = make_run("two", hidden_dropout=0.1, attention_dropout=0.1)
-    one = make_run("one", hidden_dropout=0.1, attention_dropout=0.1, num_gpus=1, gradient_accumulation_steps=2)
+    random = {"hidden_dropout": 0.1, "attention_dropout": 0.1, "position_sampling": "randomized", "position_max": 300}
+    two, one = make_run("two", **random), make_run("one", **random, num_gpus=1, gradient_accumulation_steps=2)
     assert two.start().returncode == 0 and one.start().returncode == 0
     assert one.losses() == pytest.approx(two.losses(), rel=1e-5)
+    evaluated = [[line["loss"] for line in run.metrics() if line.get("protocol") == "last"] for run in (one, two)]
+    assert len(evaluated[0]) == 4 and evaluated[0] == pytest.approx(evaluated[1], rel=1e-4)
 
 
 @pytest.mark.parametrize("stage", [2, 3])

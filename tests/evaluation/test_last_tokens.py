@@ -10,6 +10,7 @@ from torch import nn
 from megatron.errors import UserError
 from megatron.evaluation.last_tokens import Interrupted, Places, choose_places, evaluate_lengths
 from megatron.parallel.distributed import Processes
+from megatron.positional.sampling import PositionSampling
 
 
 class Text:
@@ -29,8 +30,8 @@ class Text:
 class Known(nn.Module):
     """Loss of predicting token t behind a context of n tokens in all: t + 1/n; remembers what it saw."""
 
-    def forward(self, tokens, labels, last):
-        assert not self.training and labels.shape[1] == last
+    def forward(self, tokens, labels, position_ids, last):
+        assert not self.training and position_ids is None and labels.shape[1] == last
         assert torch.equal(labels[:, :-1], tokens[:, tokens.shape[1] - last + 1 :])  # labels are the inputs, shifted by one
         return labels.float() + 1 / tokens.shape[1]
 
@@ -79,3 +80,39 @@ def test_text_exactly_long_enough_gives_one_sequence_without_a_standard_error():
 def test_text_too_short_says_by_how_much():
     with pytest.raises(UserError, match=r"the valid split has 16 tokens.*16 \+ 1"):
         choose_places(16, [4, 16], sequences=5, last=4, what="the valid split")
+
+
+class Drawn(nn.Module):
+    """Takes down the positions that each sequence gets, by its length and its last token."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = {}
+
+    def forward(self, tokens, labels, position_ids, last):
+        self.seen |= {(len(row), int(row[-1])): places.tolist() for row, places in zip(tokens, position_ids, strict=True)}
+        return labels.float()
+
+
+class Share(Processes):
+    """One of several processes that does not wait for the others."""
+
+    def gather(self, value):
+        return [value] * self.world_size
+
+
+def test_drawn_positions_depend_on_the_sequence_and_the_length_alone():
+    places, sampling = choose_places(100, [4, 8], sequences=5, last=4, what="text"), PositionSampling(50, 7)
+
+    def seen(processes: int, tokens_per_batch: int, sampling=sampling) -> dict[tuple[int, int], list[int]]:
+        model = Drawn()
+        for rank in range(processes):
+            share = Share(rank, processes, torch.device("cpu"))
+            evaluate_lengths(model, Text(100), places, [4, 8], share, tokens_per_batch, sampling=sampling)
+        return model.seen
+
+    alone = seen(1, 8)
+    assert len(alone) == 10 and all(len(drawn) == length and drawn == sorted(set(drawn)) for (length, _), drawn in alone.items())
+    assert len({tuple(drawn) for drawn in alone.values()}) == 10
+    assert seen(1, 1000) == seen(2, 8) == seen(3, 16) == alone
+    assert seen(1, 8, PositionSampling(50, 8)) != alone

@@ -5,6 +5,7 @@ import torch
 
 from megatron.errors import UserError
 from megatron.generation.generate import generate, generate_unconditional
+from megatron.positional.sampling import PositionSampling
 
 EOD = 60
 
@@ -43,6 +44,22 @@ def test_greedy_is_repeated_argmax(make_model, pos_emb) -> None:
     model = make_model(pos_emb=pos_emb)
     prompts = ["HELLO", "A", "", "ABCDEFGHI"]
     assert texts(model, prompts) == [greedy(model, prompt, 9) for prompt in prompts]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pos_emb", ["learned", "rotary", "dape_kerple"])
+def test_positions_are_drawn_once_for_prompt_and_continuation(make_model, pos_emb) -> None:
+    model = make_model(pos_emb=pos_emb, position_sampling="randomized", position_max=200, max_position_embeddings=200)
+    prompts, wanted = ["HELLO", "A", "ABCDEFGHI"], []
+    for number, prompt in enumerate(prompts):
+        ids, drawn = Letters().encode(prompt), PositionSampling(200, seed=5).draw(len(prompt) + 9, f"prompt {number}")
+        while len(ids) < len(drawn) and EOD not in ids:
+            ids.append(int(model(torch.tensor([ids]), position_ids=drawn[: len(ids)])[0, -1].argmax()))
+        wanted.append(Letters().decode([token for token in ids[len(prompt) :] if token != EOD]))
+    assert texts(model, prompts, seed=5) == wanted == texts(model, prompts, seed=5, batch_size=2)
+    assert texts(model, prompts, seed=6) != wanted
+    with pytest.raises(UserError, match="201 tokens.*200"):
+        texts(model, ["A"], maximum_tokens=200)
 
 
 def test_samples_do_not_depend_on_the_batch(make_model) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from megatron.config.derive import WITHOUT_POSITIONS
 from megatron.errors import UserError
 from megatron.positional.registry import METHODS
 
@@ -54,7 +55,7 @@ def test_packed_documents_do_not_see_each_other(make_model, tokens, keys) -> Non
     torch.testing.assert_close(logits[:, 5:], model(tokens[:, 5:]), **EXACT)
 
 
-@pytest.mark.parametrize("base", [base for base in BASES if base not in ("none", "cope")])
+@pytest.mark.parametrize("base", [base for base in BASES if base not in WITHOUT_POSITIONS])
 def test_positions_matter(make_model, tokens, base) -> None:
     """Stretched positions change the logits of every method that looks at positions (a check of the checks above)."""
     model = make_model(pos_emb=base)

@@ -19,6 +19,11 @@ from megatron.positional.registry import FORK_NAMES, METHODS, Method, names, res
 SIZES = {"heads": 4, "head_dim": 4, "hidden_size": 16, "seq_length": 8, "max_position_embeddings": 8}
 
 
+def config_of(pos_emb: str, **keys) -> PositionalConfig:
+    """With the keys that a method cannot do without."""
+    return PositionalConfig(pos_emb=pos_emb, bipe_segment_tokens=[1], **keys)
+
+
 @pytest.mark.parametrize(
     ("name", "canonical", "kernel"),
     [
@@ -107,10 +112,10 @@ def test_a_method_is_one_file_and_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_layers_share_what_is_to_be_shared(name):
-    shared = {"none", "learned", "sinusoidal", "rotary", "xpos", "alibi", "t5"}
-    layers = build_layers(PositionalConfig(pos_emb=name), 3, **SIZES)
+    shared = {"none", "learned", "sinusoidal", "rotary", "xpos", "alibi", "t5", "bipe_rotary", "bipe_alibi"}
+    layers = build_layers(config_of(name), 3, **SIZES)
     assert (layers[0] is layers[2]) == (name in shared) == layers[0].shared
-    layers = build_layers(PositionalConfig(pos_emb=f"dape_{name}"), 3, **SIZES)
+    layers = build_layers(config_of(f"dape_{name}"), 3, **SIZES)
     for parameter, tensor in layers[0].named_parameters():
         same = tensor is layers[2].get_parameter(parameter)
         assert same == (name in shared and not parameter.startswith("score_map.")), parameter
@@ -128,7 +133,7 @@ def test_kerple_is_shared_by_key(name):
 
 def test_no_parameter_is_a_scalar():
     for name in METHODS:
-        assert all(parameter.dim() >= 1 for parameter in build_positional(PositionalConfig(pos_emb=f"dape_{name}"), **SIZES).parameters())
+        assert all(parameter.dim() >= 1 for parameter in build_positional(config_of(f"dape_{name}"), **SIZES).parameters())
 
 
 def test_impossible_combinations_are_refused_when_built():
@@ -150,7 +155,7 @@ def test_learned_refuses_lengths_above_its_table():
     assert encoding.embed(torch.arange(8)).shape == (8, 16)
     with pytest.raises(UserError, match="9 tokens.*8 rows"):
         encoding.embed(torch.arange(9))
-    assert all(build_positional(PositionalConfig(pos_emb=name), **SIZES).max_length is None for name in METHODS if name != "learned")
+    assert all(build_positional(config_of(name), **SIZES).max_length is None for name in METHODS if name != "learned")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:

@@ -1,32 +1,22 @@
 """A single attention's scores from hidden states, through every hook: what the tests of all methods look at."""
 
-import itertools
-
 import torch
 from torch import Tensor
+from variants import FORMS
 
 from megatron.attention.eager import masked_scores
 from megatron.attention.mask import AttentionMask
 from megatron.config.positional import PositionalConfig
 from megatron.positional.base import PositionalEncoding
 from megatron.positional.build import build_positional
-from megatron.positional.registry import METHODS
 
 HEAD_DIM = 4
-FORMS = ("s+b+f(s,b)", "s+f(s,b)", "s+b+f(b)")
-BIASED = {"alibi", "t5", "kerple_log", "kerple_log3", "kerple_power", "kerple_power_both", "fire"}
-
-# Every method alone, and under a map of each kernel size and form: (pos_emb, kernel size, form).
-VARIANTS = [(name, 1, FORMS[0]) for name in METHODS] + [
-    (f"dape_{name}", kernel, form)
-    for name, kernel, form in itertools.product(METHODS, (1, 3, 5), FORMS)
-    if name in BIASED or form != "s+b+f(b)"
-]
 
 
 def encoding_of(pos_emb: str, kernel: int = 1, form: str = FORMS[0], heads: int = 5, **keys) -> PositionalEncoding:
     """In float64, initialised, with tables of zeros made random so that they count."""
-    config = PositionalConfig(pos_emb=pos_emb, dape_kernel_size=kernel, dape_form=form, dape_hidden_size=7, fire_hidden_size=6, **keys)
+    keys = {"dape_hidden_size": 7, "fire_hidden_size": 6, "bipe_segment_tokens": [1], "bipe_segment_length": 20} | keys
+    config = PositionalConfig(pos_emb=pos_emb, dape_kernel_size=kernel, dape_form=form, **keys)
     sizes = {"heads": heads, "head_dim": HEAD_DIM, "hidden_size": heads * HEAD_DIM, "seq_length": 9, "max_position_embeddings": 200}
     encoding = build_positional(config, **sizes).double()
     generator = torch.Generator().manual_seed(heads)
