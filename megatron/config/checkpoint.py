@@ -20,6 +20,10 @@ class CheckpointConfig(Group):
     extra_save_iters: list[int] = key(None, "Further steps to save at.", default_factory=list)
     keep_last_n_checkpoints: int | None = key(None, "Delete older checkpoints once so many are whole; default: keep all.", ge=1)
     finetune: bool = key(False, "Load only the weights; step, optimiser and data start anew.")
+    adapt: bool = key(
+        False,
+        "As finetune, and `load` holds the same model without its DAPE map (`pos_emb` without `dape_`): the map starts as the identity.",
+    )
     checkpoint_validation_with_forward_pass: bool = key(
         False, "Accepted as false only: manifests with hashes check a checkpoint.", json_schema_extra={"only": False}
     )

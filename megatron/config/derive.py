@@ -35,6 +35,7 @@ def complete(config: Config, world_size: int | None, *, cuda: bool | None = None
     check.optimizer(cuda)
     check.data()
     check.checkpoint()
+    check.adapt()
     check.parallel()
     check.evaluation()
     precision = check.precision(cuda)
@@ -52,6 +53,7 @@ def complete(config: Config, world_size: int | None, *, cuda: bool | None = None
             positional,
             fire_threshold=positional.fire_threshold or max(1, model.seq_length // 2),
             rotary_scaling=positional.rotary_scaling.completed(model.seq_length),
+            dape_init="identity" if config.checkpoint.adapt else positional.dape_init,
         ),
         precision=precision,
         optimizer=_with(optimizer, lr_decay_iters=optimizer.lr_decay_iters or max(1, config.training.train_iters)),
@@ -247,9 +249,30 @@ class _Checks:
         for step in checkpoint.extra_save_iters:
             if step < 1:
                 self.say("extra_save_iters", f"steps count from 1; there is no step {step}.")
-        for key in ("iteration", "finetune"):
+        for key in ("iteration", "finetune", "adapt"):
             if getattr(checkpoint, key) not in (None, False) and checkpoint.load is None:
                 self.say(key, "there is nothing to start from: give a folder with `load`.")
+
+    def adapt(self) -> None:
+        """A DAPE map for a model trained without one, and what is trained."""
+        checkpoint, positional, trainable = self.config.checkpoint, self.config.positional, self.config.training.trainable
+        mapped = positional.pos_emb.startswith("dape_")
+        if trainable == "dape" and not mapped:
+            self.say("trainable", f"pos_emb: {positional.pos_emb} has no DAPE map to train; write pos_emb: dape_{positional.pos_emb}.")
+        if not checkpoint.adapt:
+            return
+        if not mapped:
+            self.say("adapt", f"pos_emb: {positional.pos_emb} has no DAPE map to add; write pos_emb: dape_{positional.pos_emb}.")
+        if checkpoint.finetune:
+            self.say("adapt", f"is finetune with a map that the checkpoint lacks; remove finetune: true{self._also('finetune')}.")
+        if positional.dape_init != "identity" and "dape_init" in positional.model_fields_set:
+            self.say("dape_init", f"adapt: true{self._also('adapt')} starts the map as the identity, not as {positional.dape_init}.")
+        if mapped and base_method(self.config) == "fire" and positional.fire_activation != "relu":
+            self.say(
+                "fire_activation",
+                "FIRE computes with relu where it is trained without a DAPE map and with leaky_relu under one; "
+                f"with adapt: true{self._also('adapt')} write fire_activation: relu, so that the model stays the one that was trained.",
+            )
 
     def parallel(self) -> None:
         parallel = self.config.parallel

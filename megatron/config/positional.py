@@ -88,6 +88,9 @@ class PositionalConfig(Group):
     )
     fire_hidden_size: int = key(32, "FIRE: width D of its MLP.", ge=1, le=10**7)
     fire_threshold: int | None = key(None, "FIRE: the fixed length L in tokens; default seq_length // 2.", ge=1, le=10**7)
+    fire_activation: Literal["relu", "leaky_relu"] | None = key(
+        None, "FIRE: activation of its MLP; default relu (as in FIRE's runs), and leaky_relu under a DAPE map (as in DAPE's)."
+    )
     cope_max_position: int = key(64, "CoPE: number of contextual positions P.", ge=2, le=10**7)
     bipe_segment_tokens: list[int] | None = key(
         None,
@@ -99,3 +102,6 @@ class PositionalConfig(Group):
     dape_hidden_size: int = key(32, "DAPE: width D of the map over heads.", ge=1, le=10**7)
     dape_kernel_size: int = key(1, "DAPE: kernel along the keys; 1 is DAPE, odd values from 3 are DAPE V2.", ge=1, le=10**7)
     dape_form: Literal["s+b+f(s,b)", "s+f(s,b)", "s+b+f(b)"] = key("s+b+f(s,b)", "DAPE: what the map reads and what it is added to.")
+    dape_init: Literal["torch", "identity"] = key(
+        "torch", "DAPE: both layers of the map start as torch's do, or the last one as zeros: the map then changes nothing at first."
+    )

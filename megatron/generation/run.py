@@ -14,8 +14,9 @@ from megatron.files import check_writable, write_atomically
 from megatron.generation.generate import generate
 from megatron.model.gpt import GPT
 from megatron.tokenizer import build_tokenizer
+from megatron.training.adapt import has_adapted
 from megatron.training.checkpoint import choose_checkpoint, folder_name
-from megatron.training.weights import read_weights
+from megatron.training.weights import fill, fitting_weights
 
 
 def sample_from_checkpoint(config: Config) -> int:
@@ -25,18 +26,17 @@ def sample_from_checkpoint(config: Config) -> int:
     if keys.sample_output_file:
         check_output(Path(keys.sample_output_file))
     tokenizer = build_tokenizer(config.tokenizer)
-    folder = config.checkpoint.load or config.checkpoint.save
+    adapted = has_adapted(config.checkpoint)
+    folder = config.checkpoint.save if adapted else config.checkpoint.load or config.checkpoint.save
     if folder is None:
         raise ConfigError("load: not set, so there is no checkpoint to sample from.")
-    choice = choose_checkpoint(Path(folder), step=config.checkpoint.iteration)
+    choice = choose_checkpoint(Path(folder), step=None if adapted else config.checkpoint.iteration)
     for message in choice.messages:
         print(message, file=sys.stderr)
     device = torch.device("cuda" if config.launch.device != "cpu" and torch.cuda.is_available() else "cpu")
     model = GPT(config, tokenizer.vocab_size)
-    try:
-        model.load_state_dict(read_weights(Path(folder) / folder_name(choice.step)))
-    except RuntimeError as error:
-        raise UserError(f"{folder}/{folder_name(choice.step)}: its parameters are not this configuration's model.\n{error}") from None
+    adapts = config.checkpoint.adapt and not adapted
+    fill(model, fitting_weights(model, Path(folder) / folder_name(choice.step), adapt=adapts))
     model.to(device).eval()
     print(f"sampling from {folder}/{folder_name(choice.step)}", file=sys.stderr)
     written = []

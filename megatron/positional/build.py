@@ -30,6 +30,7 @@ def build_positional(
             hidden=config.dape_hidden_size,
             kernel_size=resolved.kernel_size(config),
             form=config.dape_form,
+            starts_as_identity=config.dape_init == "identity",
         )
     return encoding
 

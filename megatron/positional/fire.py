@@ -15,7 +15,8 @@ EPSILON = 1e-6
 class Fire(PositionalEncoding):
     """W2 act(W1 n + b1) + b2 with n = ln(|c t| + 1) / (ln(|c max(i, |mu L|)| + 1) + 1e-6); widths 1 -> D -> h.
 
-    c and mu are learned; L is fixed. The activation is ReLU alone and LeakyReLU under a DAPE map, as in DAPE's runs.
+    c and mu are learned; L is fixed. Unless `fire_activation` says otherwise, the activation is ReLU alone and LeakyReLU under a DAPE
+    map, as in DAPE's runs.
     """
 
     acts_on = frozenset({"bias"})
@@ -24,6 +25,7 @@ class Fire(PositionalEncoding):
     def __init__(self, config: PositionalConfig, *, heads: int, seq_length: int, **sizes: int):
         super().__init__(config, heads=heads, seq_length=seq_length, **sizes)
         self.length = config.fire_threshold if config.fire_threshold is not None else seq_length // 2  # L, tokens
+        self.activation = config.fire_activation  # None: by whether there is a DAPE map
         self.c = nn.Parameter(torch.full((1,), 0.1))
         self.threshold_multiplier = nn.Parameter(torch.ones(1))  # mu
         self.hidden_weight = nn.Parameter(torch.zeros(config.fire_hidden_size, 1))  # [D, 1]
@@ -40,7 +42,7 @@ class Fire(PositionalEncoding):
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         relative = self.relative_distances(query_positions, key_positions)[..., None, :, :]  # [..., 1, q, k]
         weight, bias = self.hidden_weight.to(self.precision), self.hidden_bias.to(self.precision)
-        slope = 0.0 if self.score_map is None else SLOPE
+        slope = SLOPE if self.activation == "leaky_relu" or (self.activation is None and self.score_map is not None) else 0.0
         hidden = leaky_relu(relative * weight[:, :, None] + bias[:, None, None], slope)  # [..., D, q, k]
         output = torch.einsum("hc,...cqk->...hqk", self.output_weight.to(self.precision), hidden)
         return output + self.output_bias.to(self.precision)[:, None, None]

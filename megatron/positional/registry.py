@@ -48,7 +48,11 @@ METHODS: dict[str, Method] = {
     "kerple_power_both": Method(
         "kerple:KerplePowerBoth", "KERPLE's weight and power-law bias", ("kerple_shared",), ("kerple_power_ap_ap",)
     ),
-    "fire": Method("fire:Fire", "a small network of the relative distance, log-scaled (FIRE)", ("fire_hidden_size", "fire_threshold")),
+    "fire": Method(
+        "fire:Fire",
+        "a small network of the relative distance, log-scaled (FIRE)",
+        ("fire_hidden_size", "fire_threshold", "fire_activation"),
+    ),
     "transformer_xl": Method("transformer_xl:TransformerXL", "content and position scores of Transformer-XL", aliases=("xl_bias",)),
     "cope": Method("cope:Cope", "positions counted by gates on the scores (CoPE)", ("cope_max_position",)),
     "bipe_rotary": Method(
@@ -63,7 +67,7 @@ METHODS: dict[str, Method] = {
     ),
 }
 
-DAPE_OPTIONS = ("dape_kernel_size", "dape_hidden_size", "dape_form")
+DAPE_OPTIONS = ("dape_kernel_size", "dape_hidden_size", "dape_form", "dape_init")
 
 # Names of the published fork: the method under the map, and its kernel size (None: `dape_kernel_size`, or 3 where that is not given).
 FORK_NAMES: dict[str, tuple[str, int | None]] = {

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from megatron.config import Config
 from megatron.config.deepspeed import deepspeed_config
@@ -16,6 +17,8 @@ from megatron.parallel.sharding import whole
 from megatron.training import checkpoint
 from megatron.training.checkpoint import CheckpointError, Layout
 from megatron.training.optimizer import build_optimizer, parameter_groups, refuse_non_finite
+from megatron.training.trainable import freeze
+from megatron.training.weights import fill, fitting_weights
 
 
 def build_model(config: Config, vocab_size: int, processes: Processes) -> GPT:
@@ -31,11 +34,30 @@ def build_model(config: Config, vocab_size: int, processes: Processes) -> GPT:
     return model.to(processes.device)
 
 
-def build_engine(config: Config, vocab_size: int, processes: Processes) -> Any:
-    """A DeepSpeed engine that trains; the learning rate is set by the training loop at each step."""
+def load_weights(model: GPT, config: Config, processes: Processes, folder: Path, *, adapt: bool) -> None:
+    """Start the model from a checkpoint's weights, whatever layout saved them; see `fitting_weights` for `adapt` and the errors."""
+    weights: dict[str, Tensor] = {}
+
+    def read() -> None:
+        weights.update(fitting_weights(model, folder, adapt=adapt))
+
+    processes.on_first(read)
+    if not processes.is_first and config.optimizer.zero_optimization.stage < 3:
+        read()
+    fill(model, weights)
+
+
+def build_engine(config: Config, vocab_size: int, processes: Processes, weights_folder: Path | None = None, *, adapt: bool = False) -> Any:
+    """A DeepSpeed engine that trains what is trainable; the learning rate is set by the training loop at each step.
+
+    `weights_folder` is a checkpoint whose weights to start from; with `adapt` it has no DAPE map yet.
+    """
     import deepspeed
 
     model = build_model(config, vocab_size, processes)
+    freeze(model, config.training)
+    if weights_folder is not None:  # before DeepSpeed makes its float32 copies
+        load_weights(model, config, processes, weights_folder, adapt=adapt)
     groups = parameter_groups(model, config.optimizer, model.positional_parameter_names())
     optimizer = build_optimizer(groups, config.optimizer, processes.device)
     if config.precision.dtype != "fp16":  # fp16 overflows are the loss scaler's business
@@ -77,26 +99,24 @@ def save_checkpoint(engine: Any, config: Config, processes: Processes, step: int
     processes.barrier()
 
 
-def load_checkpoint(engine: Any, folder: Path, here: Layout, *, weights_only: bool) -> dict[str, Any]:
-    """Restore the engine from a checkpoint folder and return the run's own state. `here` is this run's layout.
-
-    Raises CheckpointError when the checkpoint was made by another layout or another model.
-    """
+def check_layout(folder: Path, here: Layout) -> None:
+    """Raises CheckpointError where a run of this layout cannot go on from a checkpoint (from its weights alone, any run can start)."""
     saved = checkpoint.read_layout(folder)
-    if (saved != here and not weights_only) or (saved.zero_stage == 3) != (here.zero_stage == 3):
+    if saved != here:
         raise CheckpointError(
             f"{folder} was saved by {saved.world_size} process(es) with ZeRO {saved.zero_stage} in {saved.dtype}; "
             f"this run has {here.world_size} with ZeRO {here.zero_stage} in {here.dtype}. Start it with the saved layout "
             "(changing the layout is not supported yet)."
         )
+
+
+def load_checkpoint(engine: Any, folder: Path) -> None:
+    """Restore parameters and optimiser state from a checkpoint of this layout. Raises CheckpointError where another model made it."""
     try:
-        path, state = engine.load_checkpoint(
-            str(folder.parent), tag=folder.name, load_optimizer_states=not weights_only, load_module_only=weights_only
-        )
+        path, _ = engine.load_checkpoint(str(folder.parent), tag=folder.name)
     except RuntimeError as error:
         if "state_dict" not in str(error):
             raise
         raise CheckpointError(f"{folder}: its parameters are not this configuration's model.\n{error}") from None
     if path is None:
         raise CheckpointError(f"{folder}: DeepSpeed found nothing to load there.")
-    return state

@@ -16,11 +16,15 @@ from megatron.monitor.weights_and_biases import wandb_settings
 from megatron.parallel.distributed import Processes, start_processes
 from megatron.tokenizer import Tokenizer, build_tokenizer
 from megatron.training import checkpoint
-from megatron.training.engine import build_engine, layout_of, load_checkpoint
+from megatron.training.adapt import check_adapts, has_adapted
+from megatron.training.checkpoint import Layout
+from megatron.training.engine import build_engine, check_layout, layout_of, load_checkpoint
 from megatron.training.evaluator import Evaluator
 from megatron.training.loop import Loop
 from megatron.training.signals import StopRequest
 from megatron.training.step import NonFiniteError
+from megatron.training.trainable import count_parameters
+from megatron.training.weights import read_configuration
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Start:
     step: int
     folder: Path | None = None
     weights_only: bool = False
+    adapt: bool = False  # the weights are of the model without its DAPE map
     messages: tuple[str, ...] = ()
 
 
@@ -48,6 +53,7 @@ def pretrain(config: Config) -> int:
         )
         processes = start_processes(config)
         start = processes.on_first(lambda: find_start(config))
+        processes.on_first(lambda: check_start(config, start, layout_of(config, processes)))
         evaluator = Evaluator(config, data, processes)
         if config.evaluation.do_train and config.checkpoint.save:
             processes.on_first(lambda: check_writable(Path(config.checkpoint.save)))
@@ -72,15 +78,19 @@ def check_tokenizer(config: Config, tokenizer: Tokenizer) -> None:
 def find_start(config: Config) -> Start:
     """Which checkpoint to load; see `choose_checkpoint` for what is an error. Only rank 0 looks.
 
-    A finetuning run that was stopped goes on from its own `save`. Checkpoints of `save` that lie behind the one chosen are set aside.
+    A run that finetunes or adapts and was stopped goes on from its own `save`; an adapted model is evaluated there too. Checkpoints of
+    `save` that lie behind the one chosen are set aside.
     """
     keys = config.checkpoint
     load, save = (Path(folder) if folder else None for folder in (keys.load, keys.save))
+    anew = "adapt" if keys.adapt else "finetune" if keys.finetune else None
     if not config.evaluation.do_train:
-        if (folder := load or save) is None:
+        adapted = has_adapted(keys)
+        if (folder := save if adapted else load or save) is None:
             raise ConfigError("load: not set, so there is no checkpoint to evaluate.")
-        choice = checkpoint.choose_checkpoint(folder, step=keys.iteration)
-        return Start(choice.step, folder / checkpoint.folder_name(choice.step), True, choice.messages)
+        choice = checkpoint.choose_checkpoint(folder, step=None if adapted else keys.iteration)
+        folder /= checkpoint.folder_name(choice.step)
+        return Start(choice.step, folder, True, adapt=keys.adapt and not adapted, messages=choice.messages)
     if load is None:
         if save is not None and checkpoint.saved_steps(save):
             raise ConfigError(
@@ -89,19 +99,19 @@ def find_start(config: Config) -> Start:
             )
         return Start(0)
     same = save is not None and save.resolve() == load.resolve()
-    if keys.finetune and same:
-        raise ConfigError("finetune: `load` and `save` are the same folder; give the new run a `save` of its own.")
-    if keys.finetune and not same and save is not None and checkpoint.saved_steps(save):
-        load, same, finetune, wanted = save, True, False, None
-        started = (f"finetune: {save} holds checkpoints of this run already: going on from them.",)
-    else:
-        finetune, wanted, started = keys.finetune, keys.iteration, ()
+    if anew and same:
+        raise ConfigError(f"{anew}: `load` and `save` are the same folder; give the new run a `save` of its own.")
+    started, wanted = (), keys.iteration
+    if anew and save is not None and checkpoint.saved_steps(save):
+        started = (f"{anew}: {save} holds checkpoints of this run already: going on from them.",)
+        load, same, anew, wanted = save, True, None, None
     choice = checkpoint.choose_checkpoint(load, step=wanted, may_start_anew=same)
     if choice.step is None:
         return Start(0, messages=choice.messages)
     aside = checkpoint.set_aside_later(save, choice.step) if same else []
     folder = load / checkpoint.folder_name(choice.step)
-    return Start(0 if finetune else choice.step, folder, finetune, (*started, *choice.messages, *aside))
+    messages = (*started, *choice.messages, *aside)
+    return Start(0 if anew else choice.step, folder, bool(anew), anew == "adapt", messages)
 
 
 def run(
@@ -117,12 +127,12 @@ def run(
             progress.say(message)
         if processes.is_first and training:
             write_configuration(config)
-        engine = build_engine(config, tokenizer.vocab_size, processes)
+        weights_folder = start.folder if start.weights_only else None
+        engine = build_engine(config, tokenizer.vocab_size, processes, weights_folder, adapt=start.adapt)
         describe(config, engine, processes, data, progress)
         if start.folder is not None:
-            state = load_checkpoint(engine, start.folder, layout_of(config, processes), weights_only=start.weights_only)
             if not start.weights_only:
-                check_state(config, state, start)
+                load_checkpoint(engine, start.folder)
             progress.say(f"loaded {start.folder}" + (f"; next step {start.step + 1:,}" if training else ""))
         if training and start.step >= last:
             progress.say(f"step {start.step:,} of train_iters {last:,} is done already: nothing to train, evaluating.")
@@ -149,27 +159,38 @@ def run(
 
 # what a resumed run must share with the checkpoint to be the same run: its order of data, its randomness, its optimiser's state
 MUST_AGREE = {
-    "training": ("train_batch_size", "seed"),
+    "training": ("train_batch_size", "seed", "trainable"),
     "model": ("seq_length",),
     "data": ("train_data_weights", "split"),  # not the paths: data may have moved
     "optimizer": ("optimizer.type",),
 }
 
 
-def check_state(config: Config, state: dict, start: Start) -> None:
+def check_start(config: Config, start: Start, here: Layout) -> None:
+    """That the run can begin from its checkpoint, as far as that shows before the model is built. Only rank 0 looks."""
+    if start.adapt:
+        check_adapts(config, start.folder)
+    elif start.folder is not None and not start.weights_only:
+        check_layout(start.folder, here)
+        check_same_run(config, start.folder)
+
+
+def check_same_run(config: Config, folder: Path) -> None:
     """A resumed run must go on with the same portions of data, randomness and optimiser. Raises ConfigError that lists what differs."""
-    saved, here = state["configuration"], config.model_dump(mode="json")
+    saved, here = read_configuration(folder), config.model_dump(mode="json")
     differing = []
     for group, names in MUST_AGREE.items():
         for name in names:
             before, now = saved[group], here[group]
+            if name not in before and "." not in name:
+                continue  # a key that is younger than the checkpoint
             for part in name.split("."):
                 before, now = before[part], now[part]
             if before != now:
                 differing.append(f"  {name}: {before} in the checkpoint, {now} in this run")
     if differing:
         raise ConfigError(
-            f"{start.folder} was saved by a run that this one would not continue:\n" + "\n".join(differing) + "\n"
+            f"{folder} was saved by a run that this one would not continue:\n" + "\n".join(differing) + "\n"
             "Use the same values, or `finetune: true` to start anew from its weights."
         )
 
@@ -195,7 +216,7 @@ def open_metrics(config: Config, start: Start, progress: NullProgress) -> Metric
 
 def describe(config: Config, engine: object, processes: Processes, data: Data, progress: NullProgress) -> None:
     """What is about to run, in a few lines."""
-    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters())
+    trained, parameters = count_parameters(engine.module)
     batch = config.training
     progress.say(
         f"{parameters:,} parameters, {config.positional.pos_emb}, "
@@ -204,5 +225,7 @@ def describe(config: Config, engine: object, processes: Processes, data: Data, p
         f"{batch.train_batch_size} sequences x {config.model.seq_length} tokens a step "
         f"({batch.train_micro_batch_size_per_gpu} x {batch.gradient_accumulation_steps} accumulated x {processes.world_size})"
     )
+    if batch.trainable != "all":
+        progress.say(f"trainable: {batch.trainable}: {trained:,} of {parameters:,} parameters are trained, the others are frozen")
     progress.say(data.describe())
     progress.say(f"attention: {engine.module.attention_reason}")
