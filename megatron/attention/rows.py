@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from megatron.attention.mask import AttentionMask
+from megatron.attention.sdpa import sdpa_attention
 from megatron.positional.base import PositionalEncoding
 
 ROWS = 64  # a block's scores and hidden map stay in the cache of a CPU core
@@ -32,7 +33,8 @@ def in_row_blocks(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
         mask: AttentionMask,
         dropout_probability: float = 0.0,
     ) -> Tensor:
-        if torch.is_grad_enabled() or not mask.causal or q.shape[-2] <= ROWS:
+        fused = attend is sdpa_attention and "bias" not in positional.acts_on and mask.only_causal  # needs no mask in memory
+        if fused or torch.is_grad_enabled() or not mask.causal or q.shape[-2] <= ROWS:
             return attend(q, k, v, positional, query_positions, key_positions, mask, dropout_probability)
         blocks, earlier = [], k.shape[-2] - q.shape[-2]  # earlier: keys before the first query (cached ones)
         for start in range(0, q.shape[-2], ROWS):

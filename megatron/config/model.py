@@ -50,7 +50,7 @@ class ModelConfig(Group):
     make_vocab_size_divisible_by: int = key(
         128, "The vocabulary is padded to a multiple of this (times model_parallel_size).", ge=1, le=10**7
     )
-    attention_backend: Literal["auto", "eager", "sdpa"] = key(
+    attention_backend: Literal["auto", "eager", "sdpa", "flex", "flash", "blockwise"] = key(
         "auto", "How attention is computed; a backend that cannot do what the config asks is an error."
     )
     sliding_window_width: int | None = key(

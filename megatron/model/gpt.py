@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from megatron.attention.choose import choose_backend
+from megatron.attention.choose import Needs, choose_backend
 from megatron.config import Config
 from megatron.errors import UserError
 from megatron.model.block import Block
@@ -38,9 +38,14 @@ class GPT(nn.Module):
             max_position_embeddings=model.max_position_embeddings or model.seq_length,
         )
         first = encodings[0]
-        attend, self.attention_reason = choose_backend(
-            model.attention_backend, config.positional.pos_emb, first.acts_on, first.score_map is not None
+        needs = Needs(
+            config.positional.pos_emb,
+            first.acts_on,
+            has_score_map=first.score_map is not None,
+            translation_invariant=first.translation_invariant,
+            window=model.sliding_window_width is not None,
         )
+        attend, self.attention_reason = choose_backend(model.attention_backend, needs)
         self.pos_emb, self.vocab_size, self.max_length = config.positional.pos_emb, vocab_size, first.max_length
         self.position_max = config.positional.position_max if config.positional.position_sampling == "randomized" else None
         self.window, self.locates = model.sliding_window_width, "locate" in first.acts_on

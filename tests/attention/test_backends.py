@@ -9,9 +9,9 @@ import torch
 from megatron.attention.eager import eager_attention
 from megatron.attention.mask import AttentionMask
 from megatron.attention.sdpa import sdpa_attention
+from megatron.config.methods import METHODS
 from megatron.config.positional import PositionalConfig
 from megatron.positional.build import build_positional
-from megatron.positional.registry import METHODS
 
 B, H, D, N = 2, 4, 6, 9
 WITHOUT_SDPA = {"weight", "scores", "adjust"}

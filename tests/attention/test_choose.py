@@ -5,38 +5,64 @@ import sys
 from inspect import unwrap
 
 import pytest
+import torch
 
-from megatron.attention.choose import check_backend, choose_backend
+from megatron.attention.blockwise import blockwise_attention
+from megatron.attention.choose import KERNELS, Needs, check_backend, choose_backend
 from megatron.attention.eager import eager_attention
+from megatron.attention.flash import flash_attention
 from megatron.attention.sdpa import sdpa_attention
 from megatron.config import ConfigError
 
-REFUSED = [({"weight"}, False), ({"weight", "bias"}, False), ({"scores"}, False), ({"adjust"}, False), ({"bias"}, True), (set(), True)]
+PLAIN = [Needs("strange", frozenset(hooks)) for hooks in ({}, {"rotate"}, {"embed"})]
+BIASED = [Needs("strange", frozenset({"bias"})), Needs("strange", frozenset({"bias"}), translation_invariant=False)]
+WINDOWED = [Needs("strange", window=True)]
+BEYOND = [Needs("strange", frozenset(hooks)) for hooks in ({"weight"}, {"weight", "bias"}, {"scores"}, {"adjust"})]
+MAPPED = [Needs("strange", frozenset(hooks), has_score_map=True) for hooks in ({}, {"bias"}, {"rotate"}, {"scores"})]
+ABLE = {
+    "eager": PLAIN + BIASED + WINDOWED + BEYOND + MAPPED,
+    "blockwise": PLAIN + BIASED + WINDOWED + BEYOND + MAPPED,
+    "sdpa": PLAIN + BIASED + WINDOWED,
+    "flex": PLAIN + BIASED[:1] + WINDOWED,
+    "flash": PLAIN,
+}
 
 
-@pytest.mark.parametrize(("acts_on", "has_score_map"), REFUSED)
-def test_sdpa_is_refused_by_name(acts_on: set, has_score_map: bool) -> None:
-    with pytest.raises(ConfigError, match="attention_backend: sdpa cannot do pos_emb 'strange'.*eager"):
-        check_backend("sdpa", "strange", acts_on, has_score_map)
-    with pytest.raises(ConfigError):
-        choose_backend("sdpa", "strange", acts_on, has_score_map)
+@pytest.mark.parametrize("needs", ABLE["eager"], ids=str)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_backend_can_or_is_refused_by_name(name: str, needs: Needs) -> None:
+    if needs in ABLE[name]:
+        check_backend(name, needs)
+    else:
+        asked = "sliding_window_width" if needs.window else "pos_emb 'strange'"
+        with pytest.raises(ConfigError, match=f"attention_backend: {name} cannot do {asked}.*eager.*blockwise"):
+            check_backend(name, needs)
+        with pytest.raises(ConfigError):
+            choose_backend(name, needs)
 
 
-@pytest.mark.parametrize(("acts_on", "has_score_map"), REFUSED)
-def test_auto_falls_back_to_eager_and_says_why(acts_on: set, has_score_map: bool) -> None:
-    attend, reason = choose_backend("auto", "strange", acts_on, has_score_map)
-    assert attend.__wrapped__ is eager_attention  # in blocks of rows where no gradient is recorded
-    assert "eager" in reason and "strange" in reason
+@pytest.mark.parametrize("needs", ABLE["eager"], ids=str)
+def test_auto_says_what_it_takes_and_why(needs: Needs) -> None:
+    attend, reason = choose_backend("auto", needs)
+    assert unwrap(attend) is (sdpa_attention if needs in PLAIN else blockwise_attention)
+    assert reason.startswith("sdpa" if needs in PLAIN else "blockwise")
+    assert ("sliding_window_width" if needs.window else "strange") in reason
 
 
-@pytest.mark.parametrize("acts_on", [set(), {"bias"}, {"rotate"}, {"embed"}])
-def test_auto_takes_sdpa_where_it_can(acts_on: set) -> None:
-    for backend, function in (("auto", sdpa_attention), ("sdpa", sdpa_attention), ("eager", eager_attention)):
-        attend, reason = choose_backend(backend, "plain", acts_on)
-        assert unwrap(attend) is function and reason
+def test_what_is_asked_for_is_taken() -> None:
+    functions = {"eager": eager_attention, "sdpa": sdpa_attention, "flash": flash_attention, "blockwise": blockwise_attention}
+    for name, function in functions.items():
+        attend, reason = choose_backend(name, Needs("none"))
+        assert unwrap(attend) is function and reason == f"{name}, as configured"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_flex_without_a_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match="flex needs a GPU.*blockwise"):
+        choose_backend("flex", Needs("alibi", frozenset({"bias"})))
 
 
 def test_checking_imports_no_torch() -> None:
-    program = "import sys; from megatron.attention.choose import check_backend; check_backend('sdpa', 'alibi', []); print(*sys.modules)"
+    program = "import sys; from megatron.attention.choose import Needs, check_backend; check_backend('sdpa', Needs('x')); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert "megatron.attention.choose" in modules and "torch" not in modules

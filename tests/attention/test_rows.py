@@ -8,9 +8,9 @@ import torch
 from megatron.attention.eager import eager_attention
 from megatron.attention.mask import AttentionMask
 from megatron.attention.rows import ROWS, in_row_blocks
+from megatron.config.methods import METHODS
 from megatron.config.positional import PositionalConfig
 from megatron.positional.build import build_positional
-from megatron.positional.registry import METHODS
 
 B, H, D = 2, 4, 6
 N = 2 * ROWS + 13
