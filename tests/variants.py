@@ -2,7 +2,7 @@
 
 import itertools
 
-from megatron.positional.registry import METHODS
+from megatron.config.methods import METHODS
 
 FORMS = ("s+b+f(s,b)", "s+f(s,b)", "s+b+f(b)")
 BIASED = {name for name, method in METHODS.items() if "bias" in method.load().acts_on}

@@ -55,7 +55,7 @@ COMPOUND = {
 }
 
 DEFAULT_KERNEL = 3
-# the published fork's pos_emb -> (ours, kernel); None takes `dapev2_kernel` (default 3)
+# the published fork's pos_emb -> (ours, see methods.py; kernel); None takes `dapev2_kernel` (default 3)
 POSITIONAL: dict[str, tuple[str, int | None]] = {
     "kerple_c": ("dape_kerple", 1),
     "alibi_c": ("dape_alibi", 1),

@@ -5,6 +5,7 @@ from typing import Any, Literal, TypeVar
 
 from megatron.config.base import ConfigError, Group
 from megatron.config.config import Config
+from megatron.config.methods import ResolvedMethod, resolve
 from megatron.config.precision import PrecisionConfig
 from megatron.config.training import TrainingConfig
 from megatron.config.wording import show
@@ -14,11 +15,6 @@ G = TypeVar("G", bound=Group)
 
 EVALUATION_FACTORS = (1, 2, 4, 8, 16)
 LONGEST_EVALUATION = 10**9
-TABLE_METHODS = ("learned",)
-ROTATING_METHODS = ("rotary", "rope", "xpos", "bipe_rotary")
-T5_METHODS = ("t5", "rpe")
-SEGMENT_METHODS = ("bipe_rotary", "bipe_alibi")
-WITHOUT_POSITIONS = ("none", "nope", "cope", *SEGMENT_METHODS)  # they do not look at the positions that a sequence is given
 PRECISION_NAMES = {"fp32": "fp32", "fp16": "fp16", "bfloat16": "bf16"}
 
 
@@ -30,12 +26,13 @@ def complete(config: Config, world_size: int | None, *, cuda: bool | None = None
     """
     check = _Checks(config)
     check.model()
-    check.positional()
-    check.position_sampling()
+    if check.method is not None:
+        check.positional(check.method)
+        check.position_sampling(check.method)
+        check.adapt(check.method)
     check.optimizer(cuda)
     check.data()
     check.checkpoint()
-    check.adapt()
     check.parallel()
     check.evaluation()
     precision = check.precision(cuda)
@@ -72,21 +69,16 @@ def default_lengths(config: Config) -> list[int]:
 
 def table_length(config: Config) -> int | None:
     """Rows of the learned position table, or None for methods without one."""
-    if base_method(config) not in TABLE_METHODS:
+    if not resolve(config.positional.pos_emb).reads("max_position_embeddings"):
         return None
     return config.model.max_position_embeddings or config.model.seq_length
 
 
 def xpos_span(config: Config) -> int | None:
     """Positions that xPos can represent in the run's number format, or None for other methods."""
-    if base_method(config) != "xpos":
+    if not resolve(config.positional.pos_emb).reads("xpos_scale_base"):
         return None
     return longest_span(config.positional.xpos_scale_base, LARGEST[config.precision.dtype], LARGEST["fp32"])
-
-
-def base_method(config: Config) -> str:
-    """`pos_emb` without DAPE's prefix."""
-    return config.positional.pos_emb.removeprefix("dape_")
 
 
 class _Checks:
@@ -95,6 +87,7 @@ class _Checks:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.problems: list[str] = []
+        self.method = self._resolve()
 
     def say(self, key: str, text: str) -> None:
         """Add a problem, with the place where `key` was written."""
@@ -111,9 +104,8 @@ class _Checks:
         if model.gpt_j_tied and not model.gpt_j_residual:
             self.say("gpt_j_tied", "one norm can be shared only with `gpt_j_residual: true`.")
 
-    def positional(self) -> None:
+    def positional(self, method: ResolvedMethod) -> None:
         config, positional, model = self.config, self.config.positional, self.config.model
-        method = base_method(config)
         table = table_length(config)
         if table is not None and model.seq_length > table:
             self.say("seq_length", f"{model.seq_length} is longer than the learned position table (max_position_embeddings {table}).")
@@ -126,7 +118,10 @@ class _Checks:
                 )
         if positional.dape_kernel_size % 2 == 0:
             self.say("dape_kernel_size", f"must be odd (1 is DAPE, 3, 5, 7 are DAPE V2), not {positional.dape_kernel_size}.")
-        if method in ROTATING_METHODS and model.hidden_size % model.num_attention_heads == 0:
+        if method.mapped and positional.dape_form == "s+b+f(b)" and not method.method.adds_bias:
+            self.say("dape_form", f"s+b+f(b) reads the bias alone, and pos_emb: {positional.pos_emb} has none; choose another form.")
+        rotates = method.reads("rotary_pct")
+        if rotates and model.hidden_size % model.num_attention_heads == 0:
             rotated = int(model.head_dim * positional.rotary_pct)
             if rotated < 2 or rotated % 2:
                 self.say(
@@ -137,39 +132,40 @@ class _Checks:
             else:
                 for name, problem in positional.rotary_scaling.problems(rotated, positional.rotary_emb_base):
                     self.say(name, problem)
-        if method not in ROTATING_METHODS:
+        if not rotates:
             for name, _ in _changed(positional.rotary_scaling):
                 self.say(f"rotary_scaling.{name}", f"pos_emb: {positional.pos_emb} does not rotate; remove the block rotary_scaling.")
         self._xpos_span()
-        if method == "sinusoidal" and model.hidden_size % 2:
+        if method.method.pairs_hidden and model.hidden_size % 2:
             self.say("hidden_size", f"must be even for pos_emb: {positional.pos_emb}, not {model.hidden_size}.")
-        if method in T5_METHODS and positional.rpe_max_distance <= positional.rpe_num_buckets // 2:
+        if method.reads("rpe_max_distance") and positional.rpe_max_distance <= positional.rpe_num_buckets // 2:
             self.say(
                 "rpe_max_distance",
                 f"must be more than half of rpe_num_buckets ({positional.rpe_num_buckets}), where the logarithmic buckets begin, "
                 f"not {positional.rpe_max_distance}.",
             )
-        if method in SEGMENT_METHODS and positional.bipe_segment_tokens is None:
+        segments = method.reads("bipe_segment_tokens")
+        if segments and positional.bipe_segment_tokens is None:
             self.say(
                 "bipe_segment_tokens",
                 f"is missing: pos_emb: {positional.pos_emb} needs the ids of the tokens that end a segment, such as those of a full stop "
                 "and a line break (configs/README.md shows how to find them).",
             )
         scaling = positional.rotary_scaling
-        if method in SEGMENT_METHODS and scaling.original_length is None and scaling.type in ("dynamic", "yarn", "longrope"):
+        if segments and scaling.original_length is None and scaling.type in ("dynamic", "yarn", "longrope"):
             self.say(
                 "rotary_scaling.original_length",
                 f"is missing: pos_emb: {positional.pos_emb} counts segments, so say how many of them a training sequence has.",
             )
 
-    def position_sampling(self) -> None:
+    def position_sampling(self, method: ResolvedMethod) -> None:
         config, positional = self.config, self.config.positional
         largest, table = positional.position_max, table_length(config)
         if positional.position_sampling == "sequential":
             if largest is not None:
                 self.say("position_max", "has an effect only with position_sampling: randomized.")
             return
-        if base_method(config) in WITHOUT_POSITIONS:
+        if not method.method.sees_positions:
             self.say(
                 "position_sampling",
                 f"pos_emb: {positional.pos_emb} does not look at the positions that a sequence is given, so drawing them would change "
@@ -253,21 +249,20 @@ class _Checks:
             if getattr(checkpoint, key) not in (None, False) and checkpoint.load is None:
                 self.say(key, "there is nothing to start from: give a folder with `load`.")
 
-    def adapt(self) -> None:
+    def adapt(self, method: ResolvedMethod) -> None:
         """A DAPE map for a model trained without one, and what is trained."""
         checkpoint, positional, trainable = self.config.checkpoint, self.config.positional, self.config.training.trainable
-        mapped = positional.pos_emb.startswith("dape_")
-        if trainable == "dape" and not mapped:
+        if trainable == "dape" and not method.mapped:
             self.say("trainable", f"pos_emb: {positional.pos_emb} has no DAPE map to train; write pos_emb: dape_{positional.pos_emb}.")
         if not checkpoint.adapt:
             return
-        if not mapped:
+        if not method.mapped:
             self.say("adapt", f"pos_emb: {positional.pos_emb} has no DAPE map to add; write pos_emb: dape_{positional.pos_emb}.")
         if checkpoint.finetune:
             self.say("adapt", f"is finetune with a map that the checkpoint lacks; remove finetune: true{self._also('finetune')}.")
         if positional.dape_init != "identity" and "dape_init" in positional.model_fields_set:
             self.say("dape_init", f"adapt: true{self._also('adapt')} starts the map as the identity, not as {positional.dape_init}.")
-        if mapped and base_method(self.config) == "fire" and positional.fire_activation != "relu":
+        if method.mapped and method.reads("fire_activation") and positional.fire_activation != "relu":
             self.say(
                 "fire_activation",
                 "FIRE computes with relu where it is trained without a DAPE map and with leaky_relu under one; "
@@ -380,6 +375,15 @@ class _Checks:
             self.say(key, f"{len(weights)} weights for {len(paths or [])} prefixes in {key.replace('weights', 'paths')}.")
         elif not _good_weights(weights):
             self.say(key, "weights must not be negative, and not all 0.")
+
+    def _resolve(self) -> ResolvedMethod | None:
+        """The positional encoding, or None and a problem where the name is none."""
+        try:
+            return resolve(self.config.positional.pos_emb)
+        except ConfigError as error:
+            where = self.config.where("pos_emb")
+            self.problems.append(f"{where + ': ' if where else ''}{error}")
+            return None
 
     def _also(self, key: str) -> str:
         where = self.config.where(key)

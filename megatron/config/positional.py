@@ -1,4 +1,4 @@
-"""Which positional encoding, and its hyper-parameters. Names are checked against megatron/positional/registry.py."""
+"""Which positional encoding, and its hyper-parameters. methods.py lists the names."""
 
 from collections.abc import Iterator
 from typing import Literal

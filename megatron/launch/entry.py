@@ -14,7 +14,6 @@ from megatron.errors import UserError
 from megatron.launch import exit_codes
 from megatron.parallel.devices import visible_gpus
 from megatron.parallel.environment import find_place
-from megatron.positional.registry import resolve
 
 SECONDS_FOR_RANK_0_TO_SPEAK = 5.0
 
@@ -34,13 +33,7 @@ def read_run(argv: Sequence[str], world_size: int | None = None, overrides: Sequ
     """
     config = read_keys(argv, overrides)
     cuda = uses_cuda(config)
-    config = complete(config, find_place().world_size if world_size is None else world_size, cuda=cuda)
-    try:
-        resolve(config.positional.pos_emb)
-    except ConfigError as error:
-        place = config.where("pos_emb")
-        raise ConfigError(f"{place}: {error}" if place else str(error)) from None
-    return config
+    return complete(config, find_place().world_size if world_size is None else world_size, cuda=cuda)
 
 
 def uses_cuda(config: Config) -> bool:

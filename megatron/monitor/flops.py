@@ -17,31 +17,13 @@ pass are work of the hardware, not of the model: they count in `hardware` alone.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from megatron.config.methods import resolve
 from megatron.monitor.devices import peak_tflops
 
 if TYPE_CHECKING:
     from megatron.config.config import Config
 
 __all__ = ["FlopsByPart", "dape_flops_per_pair", "flops_per_token", "model_flops_utilisation", "peak_tflops"]
-
-DAPE_PREFIX = "dape_"
-WITHOUT_BIAS = frozenset(  # encodings that add no bias of their own to the scores, so that DAPE's map reads the scores alone
-    {
-        "none",
-        "nope",
-        "learned",
-        "sinusoidal",
-        "rotary",
-        "rope",
-        "xpos",
-        "bipe_rotary",
-        "transformer_xl",
-        "xl_bias",
-        "cope",
-        "kerple_power_weight",
-        "kerple_power__ap",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -92,11 +74,9 @@ def dape_flops_per_pair(heads: int, hidden: int, kernel: int, channels: int) -> 
     return 2 * channels * hidden * kernel + 2 * hidden * heads * kernel
 
 
-def dape_channels(heads: int, base: str, form: str) -> int:
-    """How many numbers DAPE's map reads at a pair, for `dape_<base>` and `dape_form`."""
-    if base in WITHOUT_BIAS or form.endswith("f(b)"):
-        return heads
-    return 2 * heads
+def dape_channels(heads: int, adds_bias: bool, form: str) -> int:
+    """How many numbers DAPE's map reads at a pair, over a method with or without a bias, for `dape_form`."""
+    return 2 * heads if adds_bias and not form.endswith("f(b)") else heads
 
 
 def model_flops_utilisation(tflops: float, peak_tflops: float | None) -> float | None:
@@ -107,15 +87,10 @@ def model_flops_utilisation(tflops: float, peak_tflops: float | None) -> float |
 def _positional_flops(config: "Config", length: int) -> float:
     """Forward FLOPs of the positional encoding per token and layer."""
     model, positional = config.model, config.positional
-    mapped = positional.pos_emb.startswith(DAPE_PREFIX)
-    base = positional.pos_emb.removeprefix(DAPE_PREFIX)
+    resolved = resolve(positional.pos_emb)
     heads, width = model.num_attention_heads, model.num_attention_heads * model.head_dim
-    flops = 0.0
-    if base == "cope":
-        flops += 2 * positional.cope_max_position * width  # queries by the table of contextual positions
-    elif base in ("transformer_xl", "xl_bias"):
-        flops += 2 * length * width  # queries by the projected sinusoids
-    if mapped:
-        channels = dape_channels(heads, base, positional.dape_form)
+    flops = 2.0 * resolved.method.products(positional, length) * width
+    if resolved.mapped:
+        channels = dape_channels(heads, resolved.method.adds_bias, positional.dape_form)
         flops += (length + 1) / 2 * dape_flops_per_pair(heads, positional.dape_hidden_size, positional.dape_kernel_size, channels)
     return flops

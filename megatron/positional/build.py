@@ -1,9 +1,9 @@
 """From the configuration to a positional encoding: one for a layer, or one for each layer with what is to be shared shared."""
 
+from megatron.config.methods import resolve
 from megatron.config.positional import PositionalConfig
 from megatron.positional.base import PositionalEncoding
 from megatron.positional.dape import DapeMap
-from megatron.positional.registry import resolve
 
 
 def build_positional(
@@ -28,7 +28,7 @@ def build_positional(
             heads,
             reads_bias="bias" in encoding.acts_on,
             hidden=config.dape_hidden_size,
-            kernel_size=resolved.kernel_size(config),
+            kernel_size=config.dape_kernel_size,
             form=config.dape_form,
             starts_as_identity=config.dape_init == "identity",
         )

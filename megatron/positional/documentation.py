@@ -1,13 +1,14 @@
-"""What the registry holds, for people: a table for the terminal and a page of documentation. Imports no torch."""
+"""The list of methods for people: a table for the terminal and a page of documentation. Imports no torch."""
 
 from collections.abc import Iterator
 
 from pydantic.fields import FieldInfo
 
+from megatron.config.aliases import DEFAULT_KERNEL, POSITIONAL
 from megatron.config.base import Group
+from megatron.config.methods import DAPE_OPTIONS, MAPPED, METHODS
 from megatron.config.model import ModelConfig
 from megatron.config.positional import PositionalConfig
-from megatron.positional.registry import DAPE_OPTIONS, FORK_KERNEL_SIZE, FORK_NAMES, MAPPED, METHODS
 
 HEADER = ("pos_emb", "also", "keys", "what it is")
 DAPE = "a learned map over the heads of the scores and the bias (DAPE; odd kernels from 3: DAPE V2), over any method above"
@@ -21,8 +22,8 @@ def rows() -> list[tuple[str, str, str, str]]:
 
 def fork_names() -> list[tuple[str, str]]:
     """The published fork's names: (theirs, what it stands for here)."""
-    sizes = {None: f"`dape_kernel_size`, {FORK_KERNEL_SIZE} where not given"}
-    return [(name, f"{MAPPED}{base}, kernel {sizes.get(size, size)}") for name, (base, size) in FORK_NAMES.items()]
+    sizes = {None: f"`dape_kernel_size`, {DEFAULT_KERNEL} where not given"}
+    return [(theirs, f"{ours}, kernel {sizes.get(size, size)}") for theirs, (ours, size) in POSITIONAL.items()]
 
 
 def table() -> str:

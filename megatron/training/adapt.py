@@ -4,7 +4,7 @@ from pathlib import Path
 
 from megatron.config import Config, ConfigError
 from megatron.config.checkpoint import CheckpointConfig
-from megatron.positional.registry import resolve
+from megatron.config.methods import resolve
 from megatron.training.checkpoint import saved_steps
 from megatron.training.weights import read_configuration
 

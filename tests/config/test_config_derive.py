@@ -104,6 +104,8 @@ def refusal(config, world_size=1, cuda=None) -> str:
         (["eval_lengths=[8, 16, 8]"], "eval_lengths", "8 is there 2 times; keep one"),
         (["eval_lengths=[9999999999]", "pos_emb=none"], "eval_lengths", "at most 1000000000 tokens, not 9999999999"),
         (["dape_kernel_size=2"], "dape_kernel_size", "must be odd"),
+        (["pos_emb=dape_rope", "dape_form=s+b+f(b)"], "dape_form", "pos_emb: dape_rope has none"),
+        (["pos_emb=dape_kerpel"], "pos_emb", "Nearest: dape_kerple"),
         (["pos_emb=rotary", "rotary_pct=0.8"], "rotary_pct", "in pairs"),
         (["pos_emb=dape_rope", "rotary_pct=0.1"], "rotary_pct", "in pairs"),
         (["pos_emb=sinusoidal", "hidden_size=9", "num_attention_heads=3"], "hidden_size", "must be even"),

@@ -10,7 +10,7 @@ from megatron.config.command_line import parse_command_line
 from megatron.config.deepspeed import deepspeed_config
 from megatron.config.derive import complete
 from megatron.config.dump import dump_yaml
-from megatron.positional.registry import DAPE_OPTIONS, resolve
+from megatron.config.methods import DAPE_OPTIONS, resolve
 from tests.config.config_files import CONFIGS, write
 
 

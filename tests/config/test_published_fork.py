@@ -12,10 +12,10 @@ import pytest
 from megatron.config import ConfigError, load_config
 from megatron.config.deepspeed import deepspeed_config
 from megatron.config.derive import complete
+from megatron.config.methods import resolve
 from megatron.launch import exit_codes
 from megatron.launch.entry import read_run
 from megatron.model.count import count_parameters
-from megatron.positional.registry import resolve
 from tests.config.config_files import ROOT
 
 FOLDER = Path(__file__).with_name("published_fork")
@@ -65,7 +65,7 @@ def test_a_file_is_a_complete_configuration(name):
     method, kernel, threshold, _ = METHODS[name]
     resolved = resolve(positional.pos_emb)
     assert resolved.name == method
-    assert (resolved.kernel_size(positional) if resolved.mapped else None) == kernel
+    assert (positional.dape_kernel_size if resolved.mapped else None) == kernel
     assert (positional.dape_hidden_size, positional.fire_hidden_size, positional.fire_threshold) == (D, D, threshold)
     params = optimizer.optimizer.params
     assert (params.lr, optimizer.min_lr, optimizer.warmup, optimizer.lr_decay_iters) == (6e-4, 6e-5, 0.01, config.training.train_iters)
@@ -87,18 +87,18 @@ def test_a_name_that_is_no_method_lists_the_candidates_with_file_line_and_key(na
     path = FOLDER / f"{name}.yml"
     line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if "pos-emb" in text)
     with pytest.raises(ConfigError) as caught:
-        read_run([str(path), "--set", "precision=fp32", "fp16.enabled=false"])
+        read_run([str(path)])
     message = str(caught.value)
-    assert message.startswith(f"{path}:{line}: `pos_emb: capev2` names no positional encoding. Nearest: ")
+    assert message.startswith(f"{path}:{line}: pos_emb: capev2 names no positional encoding. Nearest: ")
     nearest = message.split("Nearest: ")[1].split(". ")[0].split(", ")
-    assert {"alibi_dapev2", "fire_dapev2", "kerple_dapev2"} <= set(nearest)
+    assert {"alibi_capev2", "fire_capev2", "kerple_capev2"} <= set(nearest)
     for candidate in nearest:
-        resolve(candidate)
+        read_run([str(path), "--set", "fp16.enabled=false", f"pos_emb={candidate}"])
 
 
 def test_the_launcher_says_it_once_and_starts_nothing():
     path = FOLDER / "125M_kerple_capev2.yml"
-    command = [sys.executable, "deepy.py", "train.py", str(path), "--set", "fp16.enabled=false"]
+    command = [sys.executable, "deepy.py", "train.py", str(path)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     assert done.returncode == exit_codes.USER_ERROR
     assert "pos_emb: capev2" in done.stdout and done.stdout.count("error") == 1 and "Traceback" not in done.stdout

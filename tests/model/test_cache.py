@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from megatron.config.methods import METHODS
 from megatron.model.cache import KeyValueCache, SequenceCache
-from megatron.positional.registry import METHODS
 
 MAPPED = [{"pos_emb": "dape_kerple"}, {"pos_emb": "dape_alibi", "dape_kernel_size": 3}, {"pos_emb": "dape_learned"}]
 ALL = [{"pos_emb": base} for base in sorted(METHODS)] + MAPPED

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from megatron.config.derive import WITHOUT_POSITIONS
+from megatron.config.methods import METHODS
 from megatron.errors import UserError
-from megatron.positional.registry import METHODS
 
 BASES = sorted(METHODS)
 MAPPED = [{"pos_emb": "dape_kerple"}, {"pos_emb": "dape_kerple", "dape_kernel_size": 3}, {"pos_emb": "dape_learned"}]
@@ -55,7 +54,7 @@ def test_packed_documents_do_not_see_each_other(make_model, tokens, keys) -> Non
     torch.testing.assert_close(logits[:, 5:], model(tokens[:, 5:]), **EXACT)
 
 
-@pytest.mark.parametrize("base", [base for base in BASES if base not in WITHOUT_POSITIONS])
+@pytest.mark.parametrize("base", [base for base in BASES if METHODS[base].sees_positions])
 def test_positions_matter(make_model, tokens, base) -> None:
     """Stretched positions change the logits of every method that looks at positions (a check of the checks above)."""
     model = make_model(pos_emb=base)

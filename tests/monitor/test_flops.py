@@ -9,15 +9,14 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
 from megatron.config.config import Config
+from megatron.config.methods import METHODS
 from megatron.model.gpt import GPT
 from megatron.monitor.flops import (
-    WITHOUT_BIAS,
     dape_flops_per_pair,
     flops_per_token,
     model_flops_utilisation,
     peak_tflops,
 )
-from megatron.positional.registry import METHODS
 
 L, HIDDEN, HEADS, N, VOCABULARY = 2, 32, 4, 12, 64  # layers, width, heads, tokens, (padded) vocabulary
 GROUPS = ("precision", "tokenizer", "data", "parallel", "checkpoint", "evaluation", "logging", "launch", "generation")
@@ -134,13 +133,8 @@ def test_cope_and_transformer_xl_agree_with_torchs_counter():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_which_encodings_have_a_bias_is_known(name):
-    """The list of encodings without one agrees with what the encodings themselves say."""
-    assert ("bias" not in METHODS[name].load().acts_on) == (name in WITHOUT_BIAS)
-
-
-def test_every_alias_of_an_encoding_without_bias_is_known():
-    aliases = {alias for name in WITHOUT_BIAS & METHODS.keys() for alias in METHODS[name].aliases}
-    assert aliases <= WITHOUT_BIAS
+    """The list of methods agrees with what the encodings themselves say."""
+    assert METHODS[name].adds_bias == ("bias" in METHODS[name].load().acts_on)
 
 
 def test_mfu():

@@ -9,7 +9,7 @@ from variants import VARIANTS
 
 from megatron.attention.eager import masked_scores
 from megatron.attention.mask import AttentionMask
-from megatron.positional.registry import METHODS
+from megatron.config.methods import METHODS
 
 FAR = torch.tensor([*range(2047, 4101), 100_000])  # distances; whole numbers above 2048 (256 in bf16) are no half-precision numbers
 HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

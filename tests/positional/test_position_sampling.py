@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from megatron.config import ConfigError
-from megatron.config.derive import WITHOUT_POSITIONS, complete
+from megatron.config.derive import complete
+from megatron.config.methods import METHODS
 from megatron.errors import UserError
 from megatron.model.cache import SequenceCache
-from megatron.positional.registry import METHODS
 from megatron.positional.sampling import PositionSampling, position_sampling
 
 LARGEST = 5000
@@ -41,7 +41,7 @@ def test_every_subset_is_as_likely():
     assert all(abs(subsets.count(subset) - expected) < 5 * (expected * 0.9) ** 0.5 for subset in set(subsets))  # five standard deviations
 
 
-@pytest.mark.parametrize("base", [base for base in METHODS if base not in WITHOUT_POSITIONS])
+@pytest.mark.parametrize("base", [base for base, method in METHODS.items() if method.sees_positions])
 @pytest.mark.parametrize("prefix", ["", "dape_"])
 def test_models_work_with_drawn_positions(make_model, tokens, prefix, base):
     """Each sequence at its own positions, in one pass or decoded piece by piece."""
@@ -63,8 +63,7 @@ def test_models_work_with_drawn_positions(make_model, tokens, prefix, base):
 def test_which_methods_look_at_positions_is_known(make_model, tokens, base):
     model = make_model(pos_emb=base, num_layers=1, max_position_embeddings=200)
     stretched = torch.arange(12) ** 2
-    assert torch.equal(model(tokens), model(tokens, position_ids=stretched)) == (base in WITHOUT_POSITIONS)
-    assert all((alias in WITHOUT_POSITIONS) == (base in WITHOUT_POSITIONS) for alias in METHODS[base].aliases)
+    assert torch.equal(model(tokens), model(tokens, position_ids=stretched)) == (not METHODS[base].sees_positions)
 
 
 @pytest.mark.parametrize(

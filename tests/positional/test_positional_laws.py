@@ -5,7 +5,7 @@ import torch
 from toy_attention import encoding_of, hidden_states, scores_of
 from variants import FORMS, VARIANTS
 
-from megatron.positional.registry import METHODS
+from megatron.config.methods import METHODS
 
 TOKENS = 11
 variants = pytest.mark.parametrize(("pos_emb", "kernel", "form"), VARIANTS)

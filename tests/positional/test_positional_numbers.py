@@ -6,11 +6,11 @@ import pytest
 import torch
 from toy_attention import FORMS, encoding_of
 
+from megatron.config.methods import METHODS
 from megatron.config.positional import PositionalConfig
 from megatron.positional.alibi import slopes
 from megatron.positional.build import build_positional
 from megatron.positional.dape import DapeMap
-from megatron.positional.registry import METHODS
 from megatron.positional.t5 import bucket_starts
 
 
