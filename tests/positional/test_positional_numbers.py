@@ -120,7 +120,7 @@ def test_a_half_precision_map_computes_in_float32(kernel):
     bias = encoding.bias(torch.arange(7), torch.arange(7))
     half = encoding.score_map("refine", scores, bias, allowed)
     assert half.dtype == torch.float32
-    exact = encoding.score_map.double()(scores.double(), bias.double(), allowed)
+    exact = encoding.score_map.double()("refine", scores.double(), bias.double(), allowed)
     assert (half - exact).abs().max() < 1e-5
 
 
