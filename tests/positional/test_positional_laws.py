@@ -73,6 +73,19 @@ def test_other_documents_and_what_the_window_hides_do_not_count(pos_emb, kernel,
 
 
 @variants
+@pytest.mark.parametrize("mask", [{}, {"window": 3}, {"causal": False}], ids=str)
+def test_a_packed_document_has_the_scores_of_the_document_alone(pos_emb, kernel, form, mask):
+    """In front of another one, between two and behind one; positions begin anew in each."""
+    encoding, x, lengths = encoding_of(pos_emb, kernel, form), hidden_states(5, TOKENS), [4, 5, 2]
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    documents = torch.arange(3).repeat_interleave(torch.tensor(lengths)).expand(2, -1)
+    packed = scores_of(encoding, x, positions, documents=documents, **mask)
+    for first, last in ((0, 4), (4, 9), (9, 11)):
+        close(packed[:, :, first:last, first:last], scores_of(encoding, x[:, first:last], torch.arange(last - first), **mask))
+        assert (packed[:, :, first:last, :first] == -torch.inf).all() and (packed[:, :, first:last, last:] == -torch.inf).all()
+
+
+@variants
 def test_without_causality_all_pairs_count(pos_emb, kernel, form):
     encoding, x, positions = encoding_of(pos_emb, kernel, form), hidden_states(5, TOKENS), torch.arange(TOKENS)
     scores = scores_of(encoding, x, positions, causal=False)
