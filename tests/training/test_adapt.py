@@ -12,7 +12,7 @@ from megatron.model.gpt import GPT
 from megatron.tokenizer import build_tokenizer
 from megatron.training.adapt import check_adapts
 from megatron.training.checkpoint import CheckpointError, Layout, file_record, publish, temporary_folder
-from megatron.training.pretrain import Start, find_start
+from megatron.training.pretrain import Start, check_same_run, find_start
 from megatron.training.trainable import count_parameters, freeze
 from megatron.training.weights import fill, fitting_weights, read_configuration
 
@@ -212,3 +212,11 @@ def test_generating_takes_the_adapted_model_and_before_there_is_one_the_base(mak
     own = save(GPT(config, vocabulary), config, run="adapted")
     assert sample_from_checkpoint(config) == 0
     assert f"sampling from {own}" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_only_with_what_it_trained_before(make_config, save):
+    before, now = make_config(pos_emb="dape_alibi"), make_config(pos_emb="dape_alibi", trainable="dape")
+    folder = save(GPT(before, 61), before)
+    check_same_run(before, folder)
+    with pytest.raises(ConfigError, match="trainable: all in the checkpoint, dape in this run"):
+        check_same_run(now, folder)
