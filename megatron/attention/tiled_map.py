@@ -207,8 +207,7 @@ class TiledMap:
         for rows in self.tiles():
             tile, out, change = (each[:, :, rows].flatten(2) for each in (scores, mapped, gradient))  # [b, h, positions], views
             hidden = self.hidden_map(self.room(0, scores, rows), tile, batch, rows)
-            out.copy_(tile)
-            add_shifted(out, self.output_weight, hidden)
+            add_shifted(out, self.output_weight, hidden, onto=tile)
             between(rows)
             add_outer(self.output_gradient, change, hidden)
             room = self.room(1, scores, rows)
@@ -241,24 +240,28 @@ def shifts(kernel: int, positions: int) -> list[tuple[int, slice, slice]]:
     ]
 
 
-def add_shifted(output: Tensor, weight: Tensor, features: Tensor) -> None:
-    """output [b, o, n] += the cross-correlation of features [b, c, n] with weight [k, o, c]."""
+def add_shifted(output: Tensor, weight: Tensor, features: Tensor, onto: Tensor | None = None) -> None:
+    """output [b, o, n] = (onto, or output itself) + the cross-correlation of features [b, c, n] with weight [k, o, c]."""
     for tap, to, of in shifts(len(weight), features.shape[2]):
-        output[:, :, to].baddbmm_(weight[tap].expand(len(features), -1, -1), features[:, :, of])
+        out = output[:, :, to]
+        start, onto = out if onto is None else onto, None  # the middle tap, which comes first, covers all positions
+        _multiply(out, start, weight[tap], features[:, :, of])
 
 
 def add_shifted_back(features: Tensor, weight: Tensor, output: Tensor) -> None:
     """The gradient of `add_shifted`: features [b, c, n] += of output [b, o, n]."""
     for tap, to, of in shifts(len(weight), output.shape[2]):
-        features[:, :, of].baddbmm_(weight[tap].T.expand(len(output), -1, -1), output[:, :, to])
+        part = features[:, :, of]
+        _multiply(part, part, weight[tap].T, output[:, :, to])
 
 
 def set_shifted_back(features: Tensor, weight: Tensor, output: Tensor) -> None:
     """`add_shifted_back` onto zeros."""
     (middle, _, _), *others = shifts(len(weight), output.shape[2])
-    torch.bmm(weight[middle].T.expand(len(output), -1, -1), output, out=features)
+    _multiply(features, features, weight[middle].T, output, keep=0)
     for tap, to, of in others:
-        features[:, :, of].baddbmm_(weight[tap].T.expand(len(output), -1, -1), output[:, :, to])
+        part = features[:, :, of]
+        _multiply(part, part, weight[tap].T, output[:, :, to])
 
 
 def add_outer(weight: Tensor, output: Tensor, features: Tensor) -> None:
@@ -266,3 +269,11 @@ def add_outer(weight: Tensor, output: Tensor, features: Tensor) -> None:
     for tap, to, of in shifts(len(weight), output.shape[2]):
         for one, other in zip(output, features):
             weight[tap].addmm_(one[:, to], other[:, of].T)
+
+
+def _multiply(out: Tensor, start: Tensor, weight: Tensor, features: Tensor, keep: float = 1) -> None:
+    """out [b, o, n] = keep * start [b, o, n] + weight [o, c] @ features [b, c, n]."""
+    if len(out) == 1:  # torch's product of two matrices costs less than that of a batch of one
+        torch.addmm(start[0], weight, features[0], beta=keep, out=out[0])
+    else:
+        torch.baddbmm(start, weight.expand(len(out), -1, -1), features, beta=keep, out=out)
