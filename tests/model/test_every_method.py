@@ -13,7 +13,7 @@ from megatron.model.cache import SequenceCache
 TRAINED = 8  # tokens
 N = 14
 EXACT = {"atol": 1e-10, "rtol": 0}
-ROUNDINGS = 4  # logits in half precision: within so many units of the type's epsilon times the largest logit, after two blocks
+ROUNDINGS = 4  # logits in bf16: within so many units of its epsilon times the largest logit, after two blocks
 variants = pytest.mark.parametrize(("pos_emb", "kernel", "form"), VARIANTS)
 kernels = pytest.mark.parametrize(("pos_emb", "kernel", "form"), [each for each in VARIANTS if each[2] == FORMS[0]])
 
@@ -117,7 +117,7 @@ def test_a_packed_document_is_the_document_alone(make_variant, pos_emb, kernel, 
 
 
 @kernels
-@pytest.mark.parametrize("heads", [1, 5, 6, 12, 32])
+@pytest.mark.parametrize("heads", [1, 5, 12, 32])  # 6 in all other tests
 @torch.no_grad()
 def test_any_number_of_heads(make_variant, pos_emb, kernel, form, heads) -> None:
     sizes = {"num_layers": 1, "hidden_size": 4 * heads, "num_attention_heads": heads, "num_kv_heads": None}
@@ -141,14 +141,13 @@ def test_saved_and_loaded(make_variant, pos_emb, kernel, form) -> None:
 
 
 @kernels
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
-def test_half_precision_is_near_float32(make_variant, pos_emb, kernel, form, dtype) -> None:
+def test_bf16_is_near_float32(make_variant, pos_emb, kernel, form) -> None:
     """On the same rounded weights, beyond the training length; the loss, a mean over tokens in float32, too."""
-    half = make_variant(pos_emb, kernel, form, init_method_std=0.05).to(dtype)
+    half = make_variant(pos_emb, kernel, form, init_method_std=0.05).bfloat16()
     full, tokens = copy.deepcopy(half).float(), text()
     logits, exact = half(tokens), full(tokens)
-    bound = ROUNDINGS * torch.finfo(dtype).eps * exact.abs().max()
-    assert logits.dtype == dtype and (logits.float() - exact).abs().max() < bound
+    bound = ROUNDINGS * torch.finfo(torch.bfloat16).eps * exact.abs().max()
+    assert logits.dtype == torch.bfloat16 and (logits.float() - exact).abs().max() < bound
     labels = tokens.roll(-1, dims=1)
     assert (half(tokens, labels) - full(tokens, labels)).abs().max() < 2 * bound
