@@ -2,9 +2,10 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import linear
 
 from megatron.config.model import ModelConfig
+from megatron.model.loss import LinearCrossEntropy
 from megatron.model.norms import build_norm
 
 
@@ -20,10 +21,10 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
         """[b, q, hidden] -> logits [b, q, vocabulary]; with labels [b, q], each token's cross-entropy [b, q] (float32 at least)."""
-        logits = linear(self.norm(x), self.weight)[..., : self.vocabulary]
+        x = self.norm(x)
         if labels is None:
-            return logits
-        if labels.shape != logits.shape[:-1]:
-            raise ValueError(f"labels are {list(labels.shape)}, but the head is asked for {list(logits.shape[:-1])} tokens")
-        high = torch.promote_types(logits.dtype, torch.float32)
-        return cross_entropy(logits.to(high).flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+            return linear(x, self.weight)[..., : self.vocabulary]
+        if labels.shape != x.shape[:-1]:
+            raise ValueError(f"labels are {list(labels.shape)}, but the head is asked for {list(x.shape[:-1])} tokens")
+        losses = LinearCrossEntropy.apply(x.flatten(0, -2), self.weight, labels.flatten(), self.vocabulary)
+        return losses.view_as(labels)
