@@ -88,7 +88,7 @@ class Hooked:
     def backward(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient of the last scores -> those of q and k."""
         q, k, *found = torch.autograd.grad(self.inner, (*self.inputs, *self.tensors), gradient, allow_unused=True)
-        for total, part in zip(self.sums, found):
+        for total, part in zip(self.sums, found, strict=True):
             if part is not None:
                 total += part
         self.inner = None
@@ -117,9 +117,7 @@ def plan_terms(
 class _Plan:
     """Which terms there are, and which tensors each is made from."""
 
-    def __init__(
-        self, positional: PositionalEncoding, query_positions: Tensor, key_positions: Tensor, blocks: Blocks, dtype: torch.dtype
-    ):
+    def __init__(self, positional: PositionalEncoding, query_positions: Tensor, key_positions: Tensor, blocks: Blocks, dtype: torch.dtype):
         self.positional, self.blocks, self.dtype = positional, blocks, dtype
         self.query_positions, self.key_positions = query_positions.flip(-1), key_positions
         # then whatever depends on the distance alone lies along diagonals; but masks cut into what a kernel reads of it

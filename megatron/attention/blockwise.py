@@ -6,11 +6,13 @@ any kernel, scores or adjustments of its own. Scores, softmax and the map are fl
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from megatron.attention.block_terms import Terms, plan_terms
 from megatron.attention.blocks import Block, Blocks, fill_masked
@@ -46,93 +48,170 @@ def blockwise_attention(
 
 
 @dataclass(frozen=True)
+class Part:
+    """Rows of a block for some sequences of the batch: what is computed at once."""
+
+    block: Block
+    batch: slice
+    masked: Tensor | None  # bool [1 or b, 1, rows, columns]; None: the triangle alone
+
+    @property
+    def rows(self) -> tuple[slice, slice, slice]:
+        """Of reversed queries [b, h, q, ...]."""
+        return self.batch, slice(None), self.block.queries
+
+    @property
+    def keys(self) -> tuple[slice, slice, slice]:
+        """Of padded keys [b, h, k + 2 reach, ...], with the empty ones on both sides."""
+        return self.batch, slice(None), self.block.padded_keys
+
+    @property
+    def real_keys(self) -> tuple[slice, slice, slice]:
+        """Of padded keys, without the empty ones."""
+        return self.batch, slice(None), slice(self.block.start + self.block.reach, self.block.stop + self.block.reach)
+
+    @property
+    def real_columns(self) -> slice:
+        """Of the block's columns, without the empty ones."""
+        return slice(self.block.reach, self.block.columns - self.block.reach)
+
+
+@dataclass(frozen=True)
 class Call:
     """What one call computes, apart from its tensors."""
 
     blocks: Blocks
-    make_terms: Callable[[tuple[Tensor, ...]], Terms]
+    make_terms: Callable[..., Terms]
     dropout: float
     seed: int
 
-    def groups(self, q: Tensor, block: Block) -> list[slice]:
-        """Sequences of the batch that are computed together."""
-        size = 1 if q.device.type == "cpu" else max(1, GROUP // (q.shape[1] * block.rows * block.columns))
-        return [slice(start, min(start + size, len(q))) for start in range(0, len(q), size)]
+    def parts(self, block: Block, like: Tensor) -> Iterator[Part]:
+        """All sequences of a batch like [b, h, ...]: one by one on a CPU, several at once on a GPU."""
+        masked = None if self.blocks.only_causal else self.blocks.masked(block)
+        size = 1 if like.device.type == "cpu" else max(1, GROUP // (like.shape[1] * block.rows * block.columns))
+        for start in range(0, len(like), size):
+            batch = slice(start, min(start + size, len(like)))
+            yield Part(block, batch, masked if masked is None or len(masked) == 1 else masked[batch])
 
-    def kept(self, like: Tensor, block: Block, batch: slice) -> Tensor:
+    def kept(self, like: Tensor, part: Part) -> Tensor:
         """Dropout's factors for probabilities [b, h, rows, columns]: 0 or 1 / (1 - p), the same each time they are asked for."""
-        generator = torch.Generator(like.device).manual_seed((self.seed + block.first * 2**20 + batch.start) % 2**63)
+        generator = torch.Generator(like.device).manual_seed((self.seed + part.block.first * 2**20 + part.batch.start) % 2**63)
         kept = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float32) >= self.dropout
         return kept.to(like.dtype).div_(1 - self.dropout)
 
 
 class _Work:
-    """The inputs of a call in the type and order of the computation: float32 at least, queries reversed, empty keys on both sides."""
+    """A call's inputs in the type and order of the computation: float32 at least, queries reversed, empty keys on both sides."""
 
-    def __init__(self, call: Call, q: Tensor, k: Tensor, v: Tensor):
+    def __init__(self, call: Call, terms: Terms, q: Tensor, k: Tensor, v: Tensor):
         high = torch.promote_types(q.dtype, torch.float32)
-        self.call, self.blocks = call, call.blocks
-        self.scale = 1 / math.sqrt(q.shape[-1])
+        self.call, self.terms, self.scale = call, terms, 1 / math.sqrt(q.shape[-1])
         self.q = q.to(high).flip(2)  # [b, h, q, d], reversed
-        self.k, self.v = (_pad_keys(each.to(high), self.blocks.reach) for each in (k, v))  # [b, h, k + 2 reach, d]
+        reach = call.blocks.reach
+        self.k, self.v = (pad(each.to(high), (0, 0, reach, reach)) if reach else each.to(high).contiguous() for each in (k, v))
         self.rooms: dict[str, Tensor] = {}
 
-    def room(self, name: str, block: Block, batch: slice) -> Tensor:
+    def room(self, name: str, part: Part) -> Tensor:
         """Workspace [b, h, rows, columns], the same memory for each block."""
-        shape = (batch.stop - batch.start, self.q.shape[1], block.rows, block.columns)
+        shape = (part.batch.stop - part.batch.start, self.q.shape[1], part.block.rows, part.block.columns)
         size = math.prod(shape)
         if name not in self.rooms or len(self.rooms[name]) < size:
             self.rooms[name] = self.q.new_empty(size)
         return self.rooms[name][:size].view(shape)
 
-    def multiply(self, out: Tensor, a: Tensor, b: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
-        """out [b, h, n, m] = (out +) scale * a [b, h, n, x] @ b [b, h, x, m]."""
-        torch.baddbmm(out.flatten(0, 1), a.flatten(0, 1), b.flatten(0, 1), beta=float(add), alpha=scale, out=out.flatten(0, 1))
-
-    def score(self, terms: Terms, out: Tensor, block: Block, batch: slice, masked: Tensor | None, plain: Tensor | None = None) -> None:
-        """All scores of a block before the map, [b, h, rows, columns] in `out`; those before a weight also in `plain`."""
-        q, k = self.q[batch, :, block.queries], self.k[batch, :, block.padded_keys]
+    def scores(self, part: Part, plain: Tensor | None = None) -> Tensor:
+        """All scores of a part before the map, [b, h, rows, columns]; those before a weight also in `plain`."""
+        terms, out = self.terms, self.room("scores", part)
         if terms.hooked is not None:
-            out.zero_() if block.reach else None
-            out[..., block.reach : block.columns - block.reach] = terms.hooked.forward(q, self.k[batch, :, self.real(block)], batch)
+            if part.block.reach:
+                out.zero_()
+            out[..., part.real_columns] = terms.hooked.forward(self.q[part.rows], self.k[part.real_keys], part.batch)
         elif terms.weight is None and terms.added_bias is not None:
-            out.copy_(terms.added_bias.values(batch).expand_as(out))
-            self.multiply(out, q, k.mT, scale=self.scale, add=True)
+            out.copy_(terms.added_bias.values(part.batch).expand_as(out))
+            multiply(out, self.q[part.rows], self.k[part.keys].mT, scale=self.scale, add=True)
         else:
-            self.multiply(out, q, k.mT, scale=self.scale)
+            multiply(out, self.q[part.rows], self.k[part.keys].mT, scale=self.scale)
         if terms.weight is not None:
             if plain is not None:
                 plain.copy_(out)
-            out.mul_(terms.weight.values(batch))
+            out.mul_(terms.weight.values(part.batch))
         if terms.added_bias is not None and (terms.weight is not None or terms.hooked is not None):
-            out.add_(terms.added_bias.values(batch))
-        if block.reach:
-            fill_masked(out, 0.0, block, masked)
+            out.add_(terms.added_bias.values(part.batch))
+        if part.block.reach:
+            fill_masked(out, 0.0, part.block, part.masked)
+        return out
 
-    def real(self, block: Block) -> slice:
-        """The block's keys, without the empty ones, in `k` and `v`."""
-        return slice(block.start + block.reach, block.stop + block.reach)
+    def attend(self, part: Part, output: Tensor) -> None:
+        """Write the rows of output [b, h, q, d], reversed."""
+        scores = self.scores(part)
+        if self.terms.map is not None:
+            self.terms.map.forward(scores, part.batch)
+        fill_masked(scores, -math.inf, part.block, part.masked)
+        torch.softmax(scores, -1, out=scores)
+        if self.call.dropout:
+            scores.mul_(self.call.kept(scores, part))
+        multiply(output[part.rows], scores, self.v[part.keys])
+
+
+class _Gradients(_Work):
+    """A call's inputs and the gradients that they collect, in the same type and order."""
+
+    def __init__(self, call: Call, terms: Terms, q: Tensor, k: Tensor, v: Tensor, output: Tensor, gradient: Tensor):
+        super().__init__(call, terms, q, k, v)
+        gradient = gradient.to(self.q.dtype)
+        self.inner = (gradient * output).sum(-1, keepdim=True).flip(2)  # [b, h, q, 1]
+        self.gradient = gradient.flip(2)  # [b, h, q, d], of the output
+        self.of_q, self.of_k, self.of_v = torch.empty_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
+
+    def collect(self, part: Part) -> None:
+        """Make a part's scores once more, and take it backwards."""
+        terms, gradient = self.terms, self.gradient[part.rows]
+        plain = None if terms.weight is None else self.room("plain", part)
+        scores, change = self.scores(part, plain), self.room("change", part)  # change: the gradient of probabilities, then of scores
+        multiply(change, gradient, self.v[part.keys].mT)
+        kept = self.call.kept(change, part) if self.call.dropout else None
+        if kept is not None:
+            change.mul_(kept)
+        if terms.map is None:
+            probabilities = scores
+            self.normalise(part, probabilities, change, slice(0, part.block.rows))
+        else:
+            probabilities = self.room("mapped", part)
+            terms.map.backward(scores, probabilities, change, part.batch, partial(self.normalise, part, probabilities, change))
+            if part.block.reach:
+                fill_masked(change, 0.0, part.block, part.masked)
+        if kept is not None:
+            probabilities.mul_(kept)
+        multiply(self.of_v[part.keys], probabilities.mT, gradient, add=True)
+        if terms.added_bias is not None:
+            terms.added_bias.add_gradient(part.batch, change)
+        if terms.weight is not None:
+            terms.weight.add_gradient(part.batch, plain.mul_(change))
+            change.mul_(terms.weight.values(part.batch))
+        if terms.hooked is not None:
+            self.of_q[part.rows], of_keys = terms.hooked.backward(change[..., part.real_columns])
+            self.of_k[part.real_keys] += of_keys
+        else:
+            multiply(self.of_k[part.keys], change.mT, self.q[part.rows], scale=self.scale, add=True)
+            multiply(self.of_q[part.rows], change, self.k[part.keys], scale=self.scale)
+
+    def normalise(self, part: Part, probabilities: Tensor, change: Tensor, rows: slice) -> None:
+        """In these rows: mapped scores to probabilities, and the gradient of the latter to that of the former."""
+        tile = probabilities[:, :, rows]
+        fill_masked(tile, -math.inf, part.block, part.masked, rows)
+        torch.softmax(tile, -1, out=tile)
+        change[:, :, rows].sub_(self.inner[part.rows][:, :, rows]).mul_(tile)
 
 
 class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx, call: Call, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
-        work, terms = _Work(call, q, k, v), call.make_terms(tensors)
+        work = _Work(call, call.make_terms(tensors), q, k, v)
         output = work.q.new_empty(*q.shape[:3], v.shape[-1])
         for block in call.blocks:
-            masked = None if call.blocks.only_causal else call.blocks.masked(block)
-            terms.begin(block)
-            for batch in call.groups(q, block):
-                hidden = masked if masked is None or len(masked) == 1 else masked[batch]
-                scores = work.room("scores", block, batch)
-                work.score(terms, scores, block, batch, hidden)
-                if terms.map is not None:
-                    terms.map.forward(scores, batch)
-                fill_masked(scores, -math.inf, block, hidden)
-                torch.softmax(scores, -1, out=scores)
-                if call.dropout:
-                    scores.mul_(call.kept(scores, block, batch))
-                work.multiply(output[batch, :, block.queries], scores, work.v[batch, :, block.padded_keys])
+            work.terms.begin(block)
+            for part in call.parts(block, q):
+                work.attend(part, output)
         output = output.flip(2)
         ctx.call = call
         ctx.save_for_backward(q, k, v, output, *tensors)
@@ -143,63 +222,18 @@ class _Blockwise(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise NotImplementedError("blockwise attention has no second derivative (create_graph=True): use attention_backend: eager.")
         q, k, v, output, *tensors = ctx.saved_tensors
-        call, work = ctx.call, _Work(ctx.call, q, k, v)
-        terms = call.make_terms(tuple(tensors), differentiable=True)
-        gradient = gradient.to(work.q.dtype)
-        inner = (gradient * output).sum(-1, keepdim=True).flip(2)  # [b, h, q, 1], reversed
-        gradient = gradient.flip(2)
-        q_gradient, k_gradient, v_gradient = torch.empty_like(work.q), torch.zeros_like(work.k), torch.zeros_like(work.v)
+        call, terms = ctx.call, ctx.call.make_terms(tuple(tensors), differentiable=True)
+        work = _Gradients(call, terms, q, k, v, output, gradient)
         for block in call.blocks:
-            masked = None if call.blocks.only_causal else call.blocks.masked(block)
             terms.begin(block)
-            for batch in call.groups(q, block):
-                hidden = masked if masked is None or len(masked) == 1 else masked[batch]
-                scores, change = work.room("scores", block, batch), work.room("change", block, batch)
-                plain = None if terms.weight is None else work.room("plain", block, batch)
-                work.score(terms, scores, block, batch, hidden, plain)
-                rows, keys = block.queries, block.padded_keys
-                queries, inner_rows = work.q[batch, :, rows], inner[batch, :, rows]
-                work.multiply(change, gradient[batch, :, rows], work.v[batch, :, keys].mT)
-                kept = call.kept(scores, block, batch) if call.dropout else None
-                if kept is not None:
-                    change.mul_(kept)
-                probabilities = scores if terms.map is None else work.room("mapped", block, batch)
-
-                def normalise(part: slice) -> None:
-                    """Mapped scores to probabilities, and the gradient of these to the gradient of those."""
-                    tile = probabilities[:, :, part]
-                    fill_masked(tile, -math.inf, block, hidden, part)
-                    torch.softmax(tile, -1, out=tile)
-                    change[:, :, part].sub_(inner_rows[:, :, part]).mul_(tile)
-
-                if terms.map is None:
-                    normalise(slice(0, block.rows))
-                else:
-                    terms.map.backward(scores, probabilities, change, batch, normalise)
-                    if block.reach:
-                        fill_masked(change, 0.0, block, hidden)
-                if kept is not None:
-                    probabilities.mul_(kept)
-                work.multiply(v_gradient[batch, :, keys], probabilities.mT, gradient[batch, :, rows], add=True)
-                if terms.added_bias is not None:
-                    terms.added_bias.add_gradient(batch, change)
-                if terms.weight is not None:
-                    terms.weight.add_gradient(batch, plain.mul_(change))
-                    change.mul_(terms.weight.values(batch))
-                if terms.hooked is not None:
-                    real = work.real(block)
-                    q_part, k_part = terms.hooked.backward(change[..., block.reach : block.columns - block.reach])
-                    q_gradient[batch, :, rows] = q_part
-                    k_gradient[batch, :, real] += k_part
-                else:
-                    work.multiply(k_gradient[batch, :, keys], change.mT, queries, scale=work.scale, add=True)
-                    work.multiply(q_gradient[batch, :, rows], change, work.k[batch, :, keys], scale=work.scale)
+            for part in call.parts(block, q):
+                work.collect(part)
             terms.finish(block)
         real = slice(call.blocks.reach, call.blocks.reach + k.shape[2])
-        found = (q_gradient.flip(2), k_gradient[:, :, real], v_gradient[:, :, real], *terms.gradients())
+        found = (work.of_q.flip(2), work.of_k[:, :, real], work.of_v[:, :, real], *terms.gradients())
         return (None, *(each.to(tensor.dtype) for each, tensor in zip(found, (q, k, v, *tensors), strict=True)))
 
 
-def _pad_keys(keys: Tensor, reach: int) -> Tensor:
-    """[b, h, k, d] -> [b, h, k + 2 reach, d]."""
-    return torch.nn.functional.pad(keys, (0, 0, reach, reach)) if reach else keys.contiguous()
+def multiply(out: Tensor, a: Tensor, b: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
+    """out [b, h, n, m] = (out +) scale * a [b, h, n, x] @ b [b, h, x, m]."""
+    out.flatten(0, 1).baddbmm_(a.flatten(0, 1), b.flatten(0, 1), beta=float(add), alpha=scale)

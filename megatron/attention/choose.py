@@ -1,14 +1,20 @@
 """Which attention backend serves a model: chosen once, when the model is built, or refused by name. Imports torch only to hand one out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Literal
 
 from megatron.config.base import ConfigError
 
-Backend = Literal["auto", "eager", "sdpa", "flex", "flash", "blockwise"]
+Backend = Literal["auto", "eager", "sdpa", "flex", "flash", "blockwise", "triton"]
 Attention = Callable  # (q, k, v, positional, query_positions, key_positions, mask, dropout_probability) -> [b, h, q, d]; see eager.py
+
+BEYOND_A_BIAS = {
+    "weight": "multiplies the scores",
+    "scores": "computes scores of its own",
+    "adjust": "changes the scores by their content",
+}
 
 
 @dataclass(frozen=True)
@@ -20,13 +26,15 @@ class Needs:
     has_score_map: bool = False
     translation_invariant: bool = True
     window: bool = False
+    kernel_size: int = 1  # of the score map
+    dropout: bool = False
+    sampled_positions: bool = False
 
     def beyond_a_bias(self) -> str | None:
         """What a kernel that adds a bias to the scores has no place for."""
         if self.has_score_map:
             return f"pos_emb {self.method!r}, which maps the scores over the heads"
-        reasons = {"weight": "multiplies the scores", "scores": "computes scores of its own", "adjust": "changes the scores by their content"}
-        found = next((reason for hook, reason in reasons.items() if hook in self.acts_on), None)
+        found = next((reason for hook, reason in BEYOND_A_BIAS.items() if hook in self.acts_on), None)
         return found and f"pos_emb {self.method!r}, which {found}"
 
     def beyond_nothing(self) -> str | None:
@@ -41,6 +49,18 @@ class Needs:
     def beyond_a_triangle(self) -> str | None:
         """What a kernel that only knows the causal mask has no place for."""
         return self.beyond_nothing() or ("sliding_window_width" if self.window else None)
+
+    def beyond_a_mapped_distance_bias(self) -> str | None:
+        """What a kernel that maps each pair's scores over the heads, with a bias by the distance of places, has no place for."""
+        beyond = replace(self, has_score_map=False).beyond_a_distance_bias()
+        moved = "bias" in self.acts_on and ("locate" in self.acts_on or self.sampled_positions)
+        others = {
+            f"dape_kernel_size: {self.kernel_size}": self.kernel_size > 1,
+            "sliding_window_width": self.window,
+            "attention_dropout": self.dropout,
+            f"pos_emb {self.method!r} at positions that do not count up one by one": moved,
+        }
+        return beyond or next((name for name, asked in others.items() if asked), None)
 
 
 @dataclass(frozen=True)
@@ -57,6 +77,7 @@ KERNELS = {
     "flex": Kernel("flex:flex_backend", Needs.beyond_a_distance_bias),
     "flash": Kernel("flash:flash_attention", Needs.beyond_a_triangle),
     "blockwise": Kernel("blockwise:blockwise_attention"),
+    "triton": Kernel("triton.backend:triton_backend", Needs.beyond_a_mapped_distance_bias),
 }
 
 
@@ -92,4 +113,4 @@ def _load(name: str) -> Attention:
     attend = getattr(import_module(f"megatron.attention.{module}"), function)
     if name in ("eager", "sdpa"):
         return import_module("megatron.attention.rows").in_row_blocks(attend)
-    return attend() if name == "flex" else attend
+    return attend() if name in ("flex", "triton") else attend

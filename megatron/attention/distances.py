@@ -67,9 +67,7 @@ class Toeplitz:
         b, c, rows, columns = gradient.shape
         offset = self.block.first + self.block.start + first
         self.gradient[:, offset] += gradient[:, :, 0, 0].sum(0)
-        slid = gradient.as_strided(
-            (b, c, rows, columns - 1), (*gradient.stride()[:2], columns - 1, 1), gradient.storage_offset() + 1
-        )
+        slid = gradient.as_strided((b, c, rows, columns - 1), (*gradient.stride()[:2], columns - 1, 1), gradient.storage_offset() + 1)
         self.gradient[:, offset + 1 : offset + columns] += slid.sum(dim=(0, 2))
 
     def finish(self, block: Block) -> None:
@@ -161,7 +159,7 @@ class Computed(Collected):
     def pass_on(self, block: Block, gradient: Tensor) -> None:
         inner = gradient[..., block.reach : gradient.shape[-1] - block.reach].reshape(self.inner.shape)
         found = torch.autograd.grad(self.inner, self.tensors, inner, allow_unused=True)
-        for total, part in zip(self.sums, found):
+        for total, part in zip(self.sums, found, strict=True):
             if part is not None:
                 total += part
 

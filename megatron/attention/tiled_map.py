@@ -267,7 +267,7 @@ def set_shifted_back(features: Tensor, weight: Tensor, output: Tensor) -> None:
 def add_outer(weight: Tensor, output: Tensor, features: Tensor) -> None:
     """The gradient of `add_shifted`: weight [k, o, c] += of output [b, o, n] and features [1 or b, c, n]."""
     for tap, to, of in shifts(len(weight), output.shape[2]):
-        for one, other in zip(output, features):
+        for one, other in zip(output, features, strict=True):
             weight[tap].addmm_(one[:, to], other[:, of].T)
 
 

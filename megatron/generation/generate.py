@@ -49,7 +49,7 @@ def generate(
             drawn = [sampling.draw(len(ids) + maximum_tokens, f"prompt {start + row}") for row, ids in enumerate(batch)]
         settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         continuations = continue_batch(model, batch, generators, maximum_tokens, tokenizer.eod, torch.device(device), drawn, **settings)
-        for prompt, ids in zip(prompts[start:], continuations):
+        for prompt, ids in zip(prompts[start : start + batch_size], continuations, strict=True):
             finished = bool(ids) and ids[-1] == tokenizer.eod
             text = tokenizer.decode(ids[:-1] if finished else ids)
             yield {"context": prompt, "text": text, "length": len(ids) - finished, "finished": finished}

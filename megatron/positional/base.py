@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from megatron.config.positional import PositionalConfig
 from megatron.positional.figures import effective_lengths
 
+OnCall = Literal["distance_bias", "distance_weight", "tensors"]  # more that a module's call can ask for
 Hook = Literal["locate", "embed", "rotate", "bias", "weight", "scores", "adjust"]
 
 
@@ -66,12 +67,12 @@ class PositionalEncoding(nn.Module):
         twin.__dict__["_parameters"] = dict(zip(self._parameters, tensors, strict=True))
         return twin
 
-    def forward(self, hook: Hook | Literal["distance_bias", "distance_weight", "tensors"], *arguments: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, hook: Hook | OnCall, *arguments: Tensor) -> Tensor | tuple[Tensor, ...]:
         """`encoding("bias", i, j)` is `encoding.bias(i, j)` as a module's call, on which ZeRO-3 gathers the parameters."""
         return getattr(self, hook)(*arguments)
 
     def locate(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Token ids [b, k] of the whole sequence so far, at positions [k] or [b, k] -> positions [b, k] for `embed`, and for all other hooks.
+        """Token ids [b, k] of the sequence so far, at positions [k] or [b, k] -> positions [b, k] for `embed` and for all other hooks.
 
         For methods whose positions depend on the text. A position of 0 begins a document (or is padding).
         """

@@ -67,7 +67,7 @@ class DapeMap(nn.Module):
             fill_as_linear(self.output_weight, self.output_bias, generator)
 
     def forward(self, hook: Literal["refine", "tensors"], *arguments: Tensor | None) -> Tensor | tuple[Tensor, ...]:
-        """`score_map("refine", scores, bias, allowed)` is `score_map.refine(scores, bias, allowed)`; ZeRO-3 gathers parameters on a call."""
+        """`score_map("refine", scores, bias, allowed)` is `score_map.refine(scores, bias, allowed)`; ZeRO-3 gathers them on a call."""
         return getattr(self, hook)(*arguments)
 
     def tensors(self) -> tuple[Tensor, ...]:

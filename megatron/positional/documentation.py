@@ -30,7 +30,7 @@ def table() -> str:
     """Plain text: the methods with their keys, and the fork's names."""
     lines = [HEADER, *rows()]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
-    text = ["  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[3]]).rstrip() for line in lines]
+    text = ["  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]]).rstrip() for line in lines]
     fork = [f"{theirs.ljust(widths[0])}  {ours.replace('`', '')}" for theirs, ours in fork_names()]
     return "\n".join([*text, "", "Names of the published fork:", *fork]) + "\n"
 

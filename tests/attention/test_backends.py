@@ -87,7 +87,7 @@ def test_eager_by_hand() -> None:
                 seen = [j for j in range(i + 1) if i - j < 4 and (documents[b, i] == documents[b, j] >= 0 or i == j)]
                 scores = [float(q[b, h, i] @ k[b, h, j]) / math.sqrt(D) - 2 ** (-2 * (h + 1)) * (i - j) for j in seen]
                 weights = [math.exp(score) for score in scores]
-                expected = sum(weight * v[b, h, j] for weight, j in zip(weights, seen)) / sum(weights)
+                expected = sum(weight * v[b, h, j] for weight, j in zip(weights, seen, strict=True)) / sum(weights)
                 torch.testing.assert_close(output[b, h, i], expected, atol=1e-12, rtol=0)
 
 

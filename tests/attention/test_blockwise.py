@@ -67,7 +67,7 @@ def run(attend, positional: PositionalEncoding, mask: AttentionMask, tensors: li
     coefficients = torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     wanted = [*tensors, *positional.parameters()]
     gradients = torch.autograd.grad((output.double() * coefficients).sum(), wanted, allow_unused=True)
-    return output.detach(), [torch.zeros_like(x) if gradient is None else gradient for x, gradient in zip(wanted, gradients)]
+    return output.detach(), [torch.zeros_like(x) if gradient is None else gradient for x, gradient in zip(wanted, gradients, strict=True)]
 
 
 def check(positional: PositionalEncoding, mask: AttentionMask, tensors: list[Tensor], positions: Tensor, tolerance: float = 1e-10) -> None:
@@ -148,18 +148,24 @@ def test_dropout_is_the_same_forwards_and_backwards(name: str, kernel: int) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("name", "kernel"), [("alibi", 1), ("kerple_log", 1), ("dape_kerple_log", 1), ("dape_kerple_log", 3), ("dape_fire", 1)])
+@pytest.mark.parametrize(
+    ("name", "kernel"), [("alibi", 1), ("kerple_log", 1), ("dape_kerple_log", 1), ("dape_kerple_log", 3), ("dape_fire", 1)]
+)
 def test_half_precision(name: str, kernel: int, dtype: torch.dtype) -> None:
     """Output and gradients of the inputs within four roundings of the exact ones from the same rounded inputs, for values of order one."""
     keys = 2 * ROWS + 5
     rounded, places = encoding(name, kernel, dtype=dtype), torch.arange(keys)
     tensors = [tensor.to(dtype) for tensor in inputs(keys, keys)]
     exact, exact_gradients = run(
-        eager_attention, encoding(name, kernel, dtype=dtype).double(), masks(keys, keys)["causal"], [each.double() for each in tensors], places
+        eager_attention,
+        encoding(name, kernel, dtype=dtype).double(),
+        masks(keys, keys)["causal"],
+        [each.double() for each in tensors],
+        places,
     )
     output, gradients = run(blockwise_attention, rounded, masks(keys, keys)["causal"], tensors, places)
     assert output.dtype == dtype and all(gradient.dtype == dtype for gradient in gradients)
-    for mine, wanted in zip((output, *gradients[:3]), (exact, *exact_gradients[:3])):
+    for mine, wanted in zip((output, *gradients[:3]), (exact, *exact_gradients[:3]), strict=True):
         assert (mine.double() - wanted).abs().max() <= 4 * torch.finfo(dtype).eps * (1 + wanted.abs().max())
 
 

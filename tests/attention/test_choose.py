@@ -63,6 +63,8 @@ def test_flex_without_a_gpu_is_refused() -> None:
 
 
 def test_checking_imports_no_torch() -> None:
-    program = "import sys; from megatron.attention.choose import Needs, check_backend; check_backend('sdpa', Needs('x')); print(*sys.modules)"
+    program = (
+        "import sys; from megatron.attention.choose import Needs, check_backend; check_backend('sdpa', Needs('x')); print(*sys.modules)"
+    )
     modules = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert "megatron.attention.choose" in modules and "torch" not in modules

@@ -29,7 +29,9 @@ def test_values_and_gradients(monkeypatch, at_once: int) -> None:
     expected = plain(x, weight, labels)
     losses = LinearCrossEntropy.apply(x, weight, labels, VOCABULARY)
     torch.testing.assert_close(losses, expected, atol=1e-13, rtol=0)
-    for mine, wanted in zip(torch.autograd.grad(losses @ upstream, (x, weight)), torch.autograd.grad(expected @ upstream, (x, weight))):
+    for mine, wanted in zip(
+        torch.autograd.grad(losses @ upstream, (x, weight)), torch.autograd.grad(expected @ upstream, (x, weight)), strict=True
+    ):
         torch.testing.assert_close(mine, wanted, atol=1e-13, rtol=0)
 
 
@@ -41,7 +43,7 @@ def test_half_precision(dtype: torch.dtype) -> None:
     losses = LinearCrossEntropy.apply(x, weight, labels, VOCABULARY)
     assert losses.dtype == torch.float32
     wanted = torch.autograd.grad(plain(*exact, labels) @ upstream, exact)
-    for mine, each in zip(torch.autograd.grad(losses @ upstream.float(), (x, weight)), wanted):
+    for mine, each in zip(torch.autograd.grad(losses @ upstream.float(), (x, weight)), wanted, strict=True):
         assert mine.dtype == dtype
         assert (mine.double() - each).abs().max() <= 4 * torch.finfo(dtype).eps * (1 + each.abs().max())
 

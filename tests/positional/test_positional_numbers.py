@@ -173,7 +173,7 @@ def test_initial_values_of_the_map(pos_emb, kernel, channels):
 def test_initial_values_are_the_generators():
     one, same, other = drawn("dape_fire", heads=4), drawn("dape_fire", heads=4), drawn("dape_fire", heads=4)
     other.initialise(torch.Generator().manual_seed(2), 0.3)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
     assert not torch.equal(one.score_map.hidden_weight, other.score_map.hidden_weight)
 
 

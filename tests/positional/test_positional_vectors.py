@@ -129,8 +129,8 @@ def test_rotary(case):
     encoding = build(case, arrays)
     q, k = (arrays[name].clone().requires_grad_() for name in ("q", "k"))
     rotated = encoding.rotate(q, k, torch.arange(12), torch.arange(12))
-    sum((out * arrays[f"G_{name}"]).sum() for name, out in zip("qk", rotated)).backward()
-    for name, leaf, out in zip("qk", (q, k), rotated):
+    sum((out * arrays[f"G_{name}"]).sum() for name, out in zip("qk", rotated, strict=True)).backward()
+    for name, leaf, out in zip("qk", (q, k), rotated, strict=True):
         assert (out - arrays[f"{name}_out"]).abs().max() < TOLERANCE
         assert (leaf.grad - arrays[f"grad_{name}"]).abs().max() < TOLERANCE
     assert (output(case, encoding, {"q": q, "k": k}) - arrays["scores"]).abs().max() < TOLERANCE

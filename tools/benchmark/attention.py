@@ -1,6 +1,6 @@
 """Attention alone, forward and backward: block-wise against the published way of computing, as ratios of interleaved runs.
 
-    python tools/benchmark/attention.py                       # time: the targets of docs/performance.md
+    python tools/benchmark/attention.py                        # time: the targets of docs/performance.md
     python tools/benchmark/attention.py --threads 2 --repeats 7 --output attention.json
     python tools/benchmark/attention.py --memory              # peak memory, each case in a process of its own
     python tools/benchmark/attention.py --long 32768          # forward alone at a great length: time and memory
@@ -48,8 +48,8 @@ class Case:
 
 
 CASES = [
-    *(Case("dape_kerple_log", 1, batch, n, "published", target) for batch, n, target in ((4, 512, 1 / 5), (1, 1024, 1 / 5), (1, 2048, 1 / 8))),
-    *(Case("dape_kerple_log", 3, batch, n, "published", target) for batch, n, target in ((4, 512, 1 / 5), (1, 1024, 1 / 6), (1, 2048, 1 / 7))),
+    *(Case("dape_kerple_log", 1, b, n, "published", target) for b, n, target in ((4, 512, 1 / 5), (1, 1024, 1 / 5), (1, 2048, 1 / 8))),
+    *(Case("dape_kerple_log", 3, b, n, "published", target) for b, n, target in ((4, 512, 1 / 5), (1, 1024, 1 / 6), (1, 2048, 1 / 7))),
     *(Case("dape_kerple_log", 1, batch, n, "eager_without_map", 0.7) for batch, n in ((4, 512), (1, 1024), (1, 2048))),
     *(Case(name, 1, 1, 1024, "sdpa", 0.6 if name == "fire" else 0.4) for name in ("kerple_log", "alibi", "t5", "fire")),
 ]
@@ -169,7 +169,8 @@ def main() -> None:
     else:
         chosen = [case for case in CASES if options.only in " ".join(map(str, _row(case).values()))]
         title, rows = "attention, forward + backward: median seconds", [time_case(case, options.repeats) for case in chosen]
-    report(title, rows, options.output, machine(options.threads) | {"command": "python tools/benchmark/attention.py " + " ".join(sys.argv[1:])})
+    command = "python tools/benchmark/attention.py " + " ".join(sys.argv[1:])
+    report(title, rows, options.output, machine(options.threads) | {"command": command})
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ def peak_mebibytes() -> float:
 
 def machine(threads: int) -> dict[str, Any]:
     """What the figures were measured on, without naming the machine."""
-    return {"torch": torch.__version__, "python": platform.python_version(), "threads": threads, "cpu": torch.backends.cpu.get_cpu_capability()}
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"torch": torch.__version__, "python": platform.python_version(), "threads": threads, "cpu": capability}
 
 
 def report(title: str, rows: Sequence[Mapping[str, Any]], output: str | None, about: Mapping[str, Any]) -> None:

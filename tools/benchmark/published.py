@@ -42,7 +42,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, positional: PositionalEncoding) -> Ten
 
 def _map(scores: Tensor, bias: Tensor, future: Tensor, score_map: torch.nn.Module) -> Tensor:
     hidden_weight, hidden_bias, output_weight, output_bias = score_map("tensors")
-    features = torch.cat([scores, bias.expand(len(scores), -1, -1, -1)], dim=1)  # [b, 2h, N, N]
+    features = torch.cat([scores, torch.tile(bias, (len(scores), 1, 1, 1))], dim=1)  # [b, 2h, N, N]
     if score_map.kernel_size == 1:
         hidden = leaky_relu(linear(features.permute(0, 2, 3, 1), hidden_weight[:, :, 0], hidden_bias), 0.01)
         return linear(hidden, output_weight[:, :, 0], output_bias).permute(0, 3, 1, 2)

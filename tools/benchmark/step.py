@@ -4,8 +4,8 @@
     python tools/benchmark/step.py --papers 125M 350M          # KERPLE, DAPE-KERPLE and DAPE V2 (kernel 3)
     python tools/benchmark/step.py --papers 2.7B 6.7B          # the same, from the time of one layer
 
-All contenders run in turns in one process, on random tokens, in float32. A step of this stack is the training loop's own: DeepSpeed's engine
-with the run's optimiser, clipping and all checks. From 350M on, forward and backward alone are measured, so that three models fit.
+All contenders run in turns in one process, on random tokens, in float32. A step of this stack is the training loop's own: DeepSpeed's
+engine with the run's optimiser, clipping and all checks. From 350M on, forward and backward alone are measured, so that three models fit.
 """
 
 import argparse
@@ -162,7 +162,8 @@ def main() -> None:
         title = f"what DAPE adds to KERPLE at length {LENGTH}"
         for name in options.papers:
             rows += papers(name, options.batch or (4 if name == "125M" else 1), options.vocabulary, options.repeats, processes)
-    report(title, rows, options.output, machine(options.threads) | {"command": "python tools/benchmark/step.py " + " ".join(sys.argv[1:])})
+    command = "python tools/benchmark/step.py " + " ".join(sys.argv[1:])
+    report(title, rows, options.output, machine(options.threads) | {"command": command})
 
 
 if __name__ == "__main__":
