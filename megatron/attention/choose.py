@@ -1,13 +1,13 @@
 """Which attention backend serves a model: chosen once, when the model is built, or refused by name. Imports torch only to hand one out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal
 
 from megatron.config.base import ConfigError
 
-Backend = Literal["auto", "eager", "sdpa", "flex", "flash", "blockwise", "triton"]
+Backend = Literal["auto", "eager", "sdpa", "flex", "flash", "blockwise"]
 Attention = Callable  # (q, k, v, positional, query_positions, key_positions, mask, dropout_probability) -> [b, h, q, d]; see eager.py
 
 BEYOND_A_BIAS = {
@@ -26,9 +26,6 @@ class Needs:
     has_score_map: bool = False
     translation_invariant: bool = True
     window: bool = False
-    kernel_size: int = 1  # of the score map
-    dropout: bool = False
-    sampled_positions: bool = False
 
     def beyond_a_bias(self) -> str | None:
         """What a kernel that adds a bias to the scores has no place for."""
@@ -50,18 +47,6 @@ class Needs:
         """What a kernel that only knows the causal mask has no place for."""
         return self.beyond_nothing() or ("sliding_window_width" if self.window else None)
 
-    def beyond_a_mapped_distance_bias(self) -> str | None:
-        """What a kernel that maps each pair's scores over the heads, with a bias by the distance of places, has no place for."""
-        beyond = replace(self, has_score_map=False).beyond_a_distance_bias()
-        moved = "bias" in self.acts_on and ("locate" in self.acts_on or self.sampled_positions)
-        others = {
-            f"dape_kernel_size: {self.kernel_size}": self.kernel_size > 1,
-            "sliding_window_width": self.window,
-            "attention_dropout": self.dropout,
-            f"pos_emb {self.method!r} at positions that do not count up one by one": moved,
-        }
-        return beyond or next((name for name, asked in others.items() if asked), None)
-
 
 @dataclass(frozen=True)
 class Kernel:
@@ -77,7 +62,6 @@ KERNELS = {
     "flex": Kernel("flex:flex_backend", Needs.beyond_a_distance_bias),
     "flash": Kernel("flash:flash_attention", Needs.beyond_a_triangle),
     "blockwise": Kernel("blockwise:blockwise_attention"),
-    "triton": Kernel("triton.backend:triton_backend", Needs.beyond_a_mapped_distance_bias),
 }
 
 
@@ -113,4 +97,4 @@ def _load(name: str) -> Attention:
     attend = getattr(import_module(f"megatron.attention.{module}"), function)
     if name in ("eager", "sdpa"):
         return import_module("megatron.attention.rows").in_row_blocks(attend)
-    return attend() if name in ("flex", "triton") else attend
+    return attend() if name == "flex" else attend

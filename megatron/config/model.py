@@ -54,7 +54,7 @@ class ModelConfig(Group):
         "auto", "How attention is computed; a backend that cannot do what the config asks is an error."
     )
     sliding_window_width: int | None = key(
-        None, "A token sees itself and the tokens before it, this many in all; a baseline for length extrapolation. Default: no window.", ge=1
+        None, "A token sees this many tokens, itself and those before it: a baseline for length extrapolation. Default: no window.", ge=1
     )
     apply_query_key_layer_scaling: bool = key(
         False,

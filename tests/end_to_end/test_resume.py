@@ -19,7 +19,7 @@ def test_ten_steps_resume_ten_steps_equal_twenty_straight_exactly(make_run, stag
         "seq_length": 64,
         "eval_lengths": [64],
         "train_micro_batch_size_per_gpu": 4,
-        "split": "10,80,10",
+        "split": "10,40,50",
         "gradient_accumulation_steps": 2,
         "num_workers": 1,
     }

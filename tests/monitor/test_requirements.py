@@ -15,7 +15,7 @@ def lines(path):
 
 
 def test_all_are_there():
-    endings = {"", "-apex", "-dev", "-flashattention", "-tensorboard", "-triton", "-wandb"}
+    endings = {"", "-apex", "-dev", "-flashattention", "-tensorboard", "-wandb"}
     assert {path.stem for path in FILES} == {f"requirements{ending}" for ending in endings}
 
 
