@@ -23,7 +23,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Raises UserError, before anything expensive, where files could not be written to `folder`."""
-    probe = folder / f"{TEMPORARY_PREFIX}probe"
+    """Raises UserError, before anything expensive, where files could not be written to `folder`. Leaves no trace, also of a new folder."""
+    there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    if not there.is_dir():
+        raise UserError(f"{folder} cannot be written: {there} is not a folder. Give another place.")
+    probe = there / f"{TEMPORARY_PREFIX}probe-{folder.name}"
     write_atomically(probe, "")
     probe.unlink()

@@ -65,22 +65,22 @@ KERNELS = {
 }
 
 
-def check_backend(name: Backend, needs: Needs) -> None:
-    """Refuse a backend that cannot honour what is asked. Raises ConfigError naming backend, cause and the way out."""
+def check_backend(name: Backend, needs: Needs, place: str = "") -> None:
+    """Refuse a backend that cannot honour what is asked. Raises ConfigError naming backend, cause and the way out; `place` begins it."""
     if name == "auto":
         return
     obstacle = KERNELS[name].obstacle(needs)
     if obstacle:
         able = [other for other, kernel in KERNELS.items() if kernel.obstacle(needs) is None]
-        raise ConfigError(f"attention_backend: {name} cannot do {obstacle}. Use `auto`, or one of {', '.join(able)}.")
+        raise ConfigError(f"{place}attention_backend: {name} cannot do {obstacle}. Use `auto`, or one of {', '.join(able)}.")
 
 
-def choose_backend(name: Backend, needs: Needs) -> tuple[Attention, str]:
+def choose_backend(name: Backend, needs: Needs, place: str = "") -> tuple[Attention, str]:
     """(the attention function, one sentence for the log that says which it is and why).
 
     Raises ConfigError like `check_backend`, and where a backend cannot run on this machine.
     """
-    check_backend(name, needs)
+    check_backend(name, needs, place)
     if name != "auto":
         return _load(name), f"{name}, as configured"
     beyond = needs.beyond_nothing()

@@ -56,3 +56,8 @@ class Config(Group):
     def where(self, key: str) -> str:
         """ "file:line" of a dotted key, "--set", or "" for a default."""
         return self._origins.where.get(key, "")
+
+    def place(self, key: str) -> str:
+        """ "file:line: ", to begin a message about a key with; "" for a default."""
+        where = self.where(key)
+        return f"{where}: " if where else ""

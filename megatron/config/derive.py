@@ -91,8 +91,7 @@ class _Checks:
 
     def say(self, key: str, text: str) -> None:
         """Add a problem, with the place where `key` was written."""
-        where = self.config.where(key)
-        self.problems.append(f"{where + ': ' if where else ''}{key}: {text}")
+        self.problems.append(f"{self.config.place(key)}{key}: {text}")
 
     def model(self) -> None:
         model = self.config.model
@@ -120,6 +119,13 @@ class _Checks:
             self.say("dape_kernel_size", f"must be odd (1 is DAPE, 3, 5, 7 are DAPE V2), not {positional.dape_kernel_size}.")
         if method.mapped and positional.dape_form == "s+b+f(b)" and not method.method.adds_bias:
             self.say("dape_form", f"s+b+f(b) reads the bias alone, and pos_emb: {positional.pos_emb} has none; choose another form.")
+        starts_as_identity = config.checkpoint.adapt or positional.dape_init == "identity"
+        if method.mapped and starts_as_identity and positional.dape_form == "s+f(s,b)" and method.method.adds_bias:
+            self.say(
+                "dape_form",
+                f"s+f(s,b) leaves the bias of pos_emb: {positional.pos_emb} to the map, so no map starts as the identity, which "
+                f"{'adapt: true' if config.checkpoint.adapt else 'dape_init: identity'} asks for; choose another form.",
+            )
         rotates = method.reads("rotary_pct")
         if rotates and model.hidden_size % model.num_attention_heads == 0:
             rotated = int(model.head_dim * positional.rotary_pct)
@@ -381,8 +387,7 @@ class _Checks:
         try:
             return resolve(self.config.positional.pos_emb)
         except ConfigError as error:
-            where = self.config.where("pos_emb")
-            self.problems.append(f"{where + ': ' if where else ''}{error}")
+            self.problems.append(f"{self.config.place('pos_emb')}{error}")
             return None
 
     def _also(self, key: str) -> str:

@@ -12,14 +12,17 @@ class RotaryScaling(Group):
     type: Literal["none", "linear", "ntk", "dynamic", "yarn", "longrope"] = key(
         "none", "How the angles are slowed down (megatron/positional/rotary_scaling.py names the papers)."
     )
-    factor: float | None = key(None, "How many times the original length is to be reached; all types but none need it.", ge=1)
+    factor: float | None = key(None, "How many times the original length is to be reached; all types but none need it.", ge=1, le=10**6)
     original_length: int | None = key(
         None, "dynamic, yarn, longrope: tokens that the angles were trained for; default: seq_length.", ge=2, le=10**9
     )
-    beta_fast: float = key(32.0, "yarn: pairs that turn so often within the original length keep their angles.", gt=0)
-    beta_slow: float = key(1.0, "yarn: pairs that turn no more often than this are slowed down by the whole factor.", gt=0)
+    beta_fast: float = key(32.0, "yarn: pairs that turn so often within the original length keep their angles.", ge=1e-3, le=10**6)
+    beta_slow: float = key(1.0, "yarn: pairs that turn no more often than this are slowed down by the whole factor.", ge=1e-3, le=10**6)
     attention_factor: float | None = key(
-        None, "yarn, longrope: what rotated queries, and rotated keys, are multiplied by; default: by the paper's formula.", gt=0
+        None,
+        "yarn, longrope: what rotated queries, and rotated keys, are multiplied by; default: by the paper's formula.",
+        ge=1e-3,
+        le=10**3,
     )
     short_factor: list[float] | None = key(None, "longrope: divisor of each pair's angle up to the original length.")
     long_factor: list[float] | None = key(None, "longrope: divisor of each pair's angle beyond the original length.")
@@ -51,8 +54,8 @@ class RotaryScaling(Group):
                 factors = getattr(self, name)
                 if factors is not None and len(factors) != rotating // 2:
                     yield f"rotary_scaling.{name}", f"{len(factors)} factors for {rotating // 2} pairs of dimensions; give one each."
-                if factors is not None and not all(factor > 0 for factor in factors):
-                    yield f"rotary_scaling.{name}", "factors must be more than 0."
+                if factors is not None and not all(1e-3 <= factor <= 1e6 for factor in factors):
+                    yield f"rotary_scaling.{name}", "factors must be from 0.001 to 1,000,000."
 
 
 READ_BY: dict[str, set[str]] = {  # type of `rotary_scaling` -> the other keys of the block that it reads
@@ -75,10 +78,10 @@ class PositionalConfig(Group):
         "in training, evaluation and generation (Ruoss et al. 2023).",
     )
     position_max: int | None = key(
-        None, "randomized: the number of positions to draw from; at least the longest length of all.", ge=1, le=10**9
+        None, "randomized: the number of positions to draw from; at least the longest length of all.", ge=1, le=10**6
     )
     rotary_pct: float = key(1.0, "Share of each head's dimensions that rotate.", gt=0, le=1)
-    rotary_emb_base: float = key(10000.0, "Base of the rotary angles.", gt=0)
+    rotary_emb_base: float = key(10000.0, "Base of the rotary angles.", ge=1, le=1e15)
     rotary_scaling: RotaryScaling = key(None, "Longer sequences for methods that rotate.", default_factory=RotaryScaling)
     xpos_scale_base: float = key(512.0, "xPos: tokens over which a pair of components fades by its own factor; larger is slower.", gt=0)
     rpe_num_buckets: int = key(32, "T5: number of distance buckets.", ge=2, le=10**7)

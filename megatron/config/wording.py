@@ -62,7 +62,7 @@ def show(value: Any) -> str:
 def type_problem(annotation: Any, value: Any) -> str:
     """ "must be a number, not "6e-4"; write it without quotes"."""
     hint = _hint(annotation, value)
-    return f"must be {type_words(annotation)}, not {show(value)}{f'; {hint}' if hint else ''}."
+    return f"must be {type_words(annotation)}, not {show(value)}{f'; {hint}' if hint else ''}{'' if hint.endswith('?') else '.'}"
 
 
 def _hint(annotation: Any, value: Any) -> str:

@@ -150,9 +150,7 @@ def _weights(config: DataConfig, parts: Sequence[_Part]) -> list[float] | None:
     return None if any(weight is None for weight in given) else [float(weight) for weight in given]
 
 
-def _mixture(
-    config: DataConfig, parts: list[_Part], seq_length: int, seed: int, vocab_size: int | None
-) -> Windows | Mixture:
+def _mixture(config: DataConfig, parts: list[_Part], seq_length: int, seed: int, vocab_size: int | None) -> Windows | Mixture:
     weights = _weights(config, parts)
     if weights is not None:
         used = [i for i, weight in enumerate(weights) if weight > 0]

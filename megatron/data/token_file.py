@@ -15,8 +15,10 @@ from megatron.data.errors import DataError
 MAGIC = b"MMIDIDX\0\0"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")  # magic, version, type code, number of sequences, length of the document index
-DTYPES = {code: np.dtype(name).newbyteorder("<") for code, name in
-          {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}.items()}
+DTYPES = {
+    code: np.dtype(name).newbyteorder("<")
+    for code, name in {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}.items()
+}
 BLOCK = 1 << 22  # entries looked at or copied in one go
 
 

@@ -65,9 +65,7 @@ class Windows:
     are visited in a new order too. Two epochs' orders are kept, which is what a loader that reads ahead needs.
     """
 
-    def __init__(
-        self, source: TokenFile, documents: Sequence[int] | np.ndarray, length: int, seed: int, vocab_size: int | None = None
-    ):
+    def __init__(self, source: TokenFile, documents: Sequence[int] | np.ndarray, length: int, seed: int, vocab_size: int | None = None):
         self.source, self.length, self.seed, self.vocab_size = source, length, seed, vocab_size
         self.documents = np.asarray(documents, dtype=np.int64)
         self.tokens = int((source.document_starts[self.documents + 1] - source.document_starts[self.documents]).sum())

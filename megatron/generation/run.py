@@ -14,7 +14,9 @@ from megatron.files import check_writable, write_atomically
 from megatron.generation.generate import generate
 from megatron.model.gpt import GPT
 from megatron.tokenizer import build_tokenizer
-from megatron.training.adapt import has_adapted
+from megatron.tokenizer.segments import check_segment_tokens
+from megatron.training.adapt import check_adapts, has_adapted
+from megatron.training.agreement import other_model
 from megatron.training.checkpoint import choose_checkpoint, folder_name
 from megatron.training.weights import fill, fitting_weights
 
@@ -26,19 +28,25 @@ def sample_from_checkpoint(config: Config) -> int:
     if keys.sample_output_file:
         check_output(Path(keys.sample_output_file))
     tokenizer = build_tokenizer(config.tokenizer)
+    check_segment_tokens(config, tokenizer)
     adapted = has_adapted(config.checkpoint)
     folder = config.checkpoint.save if adapted else config.checkpoint.load or config.checkpoint.save
     if folder is None:
         raise ConfigError("load: not set, so there is no checkpoint to sample from.")
-    choice = choose_checkpoint(Path(folder), step=None if adapted else config.checkpoint.iteration)
+    choice = choose_checkpoint(Path(folder), step=None if adapted else config.checkpoint.iteration, needed=True)
     for message in choice.messages:
+        print(message, file=sys.stderr)
+    folder = Path(folder) / folder_name(choice.step)
+    adapts = config.checkpoint.adapt and not adapted
+    if adapts:
+        check_adapts(config, folder)
+    for message in () if adapts else other_model(config, folder):
         print(message, file=sys.stderr)
     device = torch.device("cuda" if config.launch.device != "cpu" and torch.cuda.is_available() else "cpu")
     model = GPT(config, tokenizer.vocab_size)
-    adapts = config.checkpoint.adapt and not adapted
-    fill(model, fitting_weights(model, Path(folder) / folder_name(choice.step), adapt=adapts))
+    fill(model, fitting_weights(model, folder, adapt=adapts))
     model.to(device).eval()
-    print(f"sampling from {folder}/{folder_name(choice.step)}", file=sys.stderr)
+    print(f"sampling from {folder}", file=sys.stderr)
     written = []
     for index, prompt in enumerate(prompts):
         options = {"maximum_tokens": keys.maximum_tokens, "temperature": keys.temperature, "top_k": keys.top_k, "top_p": keys.top_p}

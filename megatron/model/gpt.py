@@ -45,8 +45,8 @@ class GPT(nn.Module):
             translation_invariant=first.translation_invariant,
             window=model.sliding_window_width is not None,
         )
-        attend, self.attention_reason = choose_backend(model.attention_backend, needs)
-        self.pos_emb, self.vocab_size, self.max_length = config.positional.pos_emb, vocab_size, first.max_length
+        attend, self.attention_reason = choose_backend(model.attention_backend, needs, config.place("attention_backend"))
+        self.pos_emb, self.vocab_size = config.positional.pos_emb, vocab_size
         self.position_max = config.positional.position_max if config.positional.position_sampling == "randomized" else None
         self.window, self.locates = model.sliding_window_width, "locate" in first.acts_on
         self.checkpoint_activations = config.training.checkpoint_activations
@@ -97,11 +97,7 @@ class GPT(nn.Module):
 
     def check_length(self, length: int) -> None:
         """Raises UserError where `length` tokens are more than the encoding can represent, or than there are positions to draw from."""
-        if self.max_length is not None and length > self.max_length:
-            raise UserError(
-                f"A sequence of {length} tokens: pos_emb {self.pos_emb!r} has {self.max_length} positions (max_position_embeddings). "
-                "Use shorter sequences, or train with more positions or another encoding."
-            )
+        next(iter(self.encodings().values())).check_length(self.position_max or length, self.embedding.word_embeddings.weight.dtype)
         if self.position_max is not None and length > self.position_max:
             raise UserError(f"A sequence of {length} tokens cannot have different positions below position_max {self.position_max}.")
 

@@ -25,7 +25,6 @@ class PositionalEncoding(nn.Module):
     translation_invariant: bool = True  # bias and weight depend on the distance alone (then `distance_bias` / `distance_weight` exist)
     rotates_by_length: bool = False  # `rotate` also looks at how long the sequence is: a key/value cache holds keys from before it
     shares_parameters: bool = False  # the method's own parameters serve all layers (a DAPE map is always one per layer)
-    max_length: int | None = None  # longest sequence the method can represent; None: any
     score_map: nn.Module | None  # a DAPE map over the heads, applied to (scores, bias, allowed, starts), or None
 
     def __init__(
@@ -70,6 +69,9 @@ class PositionalEncoding(nn.Module):
     def forward(self, hook: Hook | OnCall, *arguments: Tensor) -> Tensor | tuple[Tensor, ...]:
         """`encoding("bias", i, j)` is `encoding.bias(i, j)` as a module's call, on which ZeRO-3 gathers the parameters."""
         return getattr(self, hook)(*arguments)
+
+    def check_length(self, length: int, dtype: torch.dtype) -> None:
+        """Raises UserError where `length` tokens in activations of `dtype` are more than the method can represent."""
 
     def locate(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Token ids [b, k] of the sequence so far, at positions [k] or [b, k] -> positions [b, k] for `embed` and for all other hooks.

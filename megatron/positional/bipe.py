@@ -26,6 +26,7 @@ class Bipe(PositionalEncoding):
         if not config.bipe_segment_tokens:
             raise ConfigError(f"`pos_emb: {config.pos_emb}` needs `bipe_segment_tokens`, the ids of the tokens that end a segment.")
         self.register_buffer("segment_tokens", torch.tensor(config.bipe_segment_tokens), persistent=False)
+        self.segment_length = config.bipe_segment_length
         self.table = nn.Parameter(torch.zeros(config.bipe_segment_length, hidden_size))
 
     def initialise_parameters(self, generator: torch.Generator, embedding_std: float) -> None:
@@ -33,7 +34,7 @@ class Bipe(PositionalEncoding):
 
     def locate(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Token ids [b, k] at positions [k] or [b, k] -> places inside the segments [b, k], numbers of the segments [b, k]."""
-        return segments(torch.isin(tokens, self.segment_tokens), positions == 0, self.table.shape[0])
+        return segments(torch.isin(tokens, self.segment_tokens), positions == 0, self.segment_length)
 
     def embed(self, positions: Tensor) -> Tensor:
         """Places inside segments, [q] or [b, q] -> [..., q, hidden]."""

@@ -18,18 +18,20 @@ class Learned(PositionalEncoding):
 
     def __init__(self, config: PositionalConfig, *, hidden_size: int, max_position_embeddings: int, **sizes: int):
         super().__init__(config, hidden_size=hidden_size, max_position_embeddings=max_position_embeddings, **sizes)
-        self.max_length = max_position_embeddings
+        self.rows = max_position_embeddings
         self.table = nn.Parameter(torch.zeros(max_position_embeddings, hidden_size))
 
     def initialise_parameters(self, generator: torch.Generator, embedding_std: float) -> None:
         fill_normal(self.table, embedding_std, generator)
 
-    def embed(self, positions: Tensor) -> Tensor:
-        """[q] or [b, q] -> [..., q, hidden]. Raises UserError for a position beyond the table."""
-        last = int(positions.max())
-        if last >= self.max_length:
+    def check_length(self, length: int, dtype: torch.dtype | None = None) -> None:
+        if length > self.rows:
             raise UserError(
-                f"A sequence of {last + 1} tokens does not fit the learned position table of {self.max_length} rows (`pos_emb: learned`): "
+                f"A sequence of {length} tokens does not fit the learned position table of {self.rows} rows (`pos_emb: learned`): "
                 f"shorten the sequence, train with a larger `max_position_embeddings`, or use a `pos_emb` that extends to any length."
             )
+
+    def embed(self, positions: Tensor) -> Tensor:
+        """[q] or [b, q] -> [..., q, hidden]. Raises UserError for a position beyond the table."""
+        self.check_length(int(positions.max()) + 1)
         return embedding(positions.clamp(min=0), self.table)

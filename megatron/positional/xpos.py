@@ -26,20 +26,25 @@ class XPos(Rotary):
         """Raises UserError where the factors leave the range of `dtype`."""
         high = torch.promote_types(dtype, torch.float32)
         first, last = key_positions.aminmax(dim=-1, keepdim=True)  # [..., 1]
-        longest = longest_span(self.scale_base, torch.finfo(dtype).max, torch.finfo(high).max)
-        if dtype == torch.float16 or key_positions.shape[-1] > longest:  # not always: a GPU waits where its numbers are looked at
-            self.check_span(int((last - first).max()) + 1, longest, dtype)
+        if dtype == torch.float16 or key_positions.shape[-1] > self.longest(
+            dtype
+        ):  # not always: a GPU waits where its numbers are looked at
+            self.check_length(int((last - first).max()) + 1, dtype)
         middle = (first + last) // 2
         rates = ((self.scaling.exponents(middle.to(high)) + GAMMA) / (1 + GAMMA)).log() / self.scale_base  # [n/2], negative, a position
         query, key = ((positions - middle).to(high)[..., None] * rates for positions in (query_positions, key_positions))
         factor = self.scaling.attention_factor
         return query.exp() * factor, (-key).exp() * factor
 
-    def check_span(self, span: int, longest: int, dtype: torch.dtype) -> None:
-        """Raises UserError where positions span more than `longest` tokens."""
-        if span > longest:
+    def longest(self, dtype: torch.dtype) -> int:
+        """How many tokens a sequence may span."""
+        return longest_span(self.scale_base, torch.finfo(dtype).max, torch.finfo(torch.promote_types(dtype, torch.float32)).max)
+
+    def check_length(self, length: int, dtype: torch.dtype) -> None:
+        if length > self.longest(dtype):
             wider = "bfloat16 or float32, " if dtype == torch.float16 else ""
             raise UserError(
-                f"A sequence that spans {span} tokens: pos_emb {self.name!r} with xpos_scale_base {self.scale_base:g} stays in range of "
-                f"{str(dtype).removeprefix('torch.')} for {longest}. Use {wider}shorter sequences, or train with a larger xpos_scale_base."
+                f"A sequence that spans {length} tokens: pos_emb {self.name!r} with xpos_scale_base {self.scale_base:g} stays in range of "
+                f"{str(dtype).removeprefix('torch.')} for {self.longest(dtype)}. Use {wider}shorter sequences, or train with a larger "
+                "xpos_scale_base."
             )

@@ -139,10 +139,11 @@ class Choice:
     messages: tuple[str, ...] = ()
 
 
-def choose_checkpoint(load: Path, *, step: int | None = None, may_start_anew: bool = False) -> Choice:
+def choose_checkpoint(load: Path, *, step: int | None = None, may_start_anew: bool = False, needed: bool = False) -> Choice:
     """Find the newest whole checkpoint under `load`, or the one of `step`.
 
-    Falls back over damaged ones, saying so. Nothing at all under `load` is an error unless `may_start_anew` (`load` = `save`).
+    Falls back over damaged ones, saying so. Nothing at all under `load` is an error unless `may_start_anew` (`load` = `save`); with
+    `needed` there is no way to do without a checkpoint, and the message does not name one.
     Raises CheckpointError naming the damaged part.
     """
     steps = saved_steps(load)
@@ -159,7 +160,12 @@ def choose_checkpoint(load: Path, *, step: int | None = None, may_start_anew: bo
         if (load / LATEST).exists():
             raise CheckpointError(f"{load / LATEST} names {read_latest(load)!r}, but {load} has no checkpoint folder.")
         reason = "has no checkpoint (no global_stepN folder)" if load.is_dir() else "is not a folder" if load.exists() else "does not exist"
-        raise CheckpointError(f"load: {load} {reason}. Remove `load` to start from scratch, or set `save` to the same folder.")
+        advice = (
+            "Name the folder that a run has as its `save`."
+            if needed
+            else ("Remove `load` to start from scratch, or set `save` to the same folder.")
+        )
+        raise CheckpointError(f"load: {load} {reason}. {advice}")
     latest = read_latest(load)
     named = FOLDER.fullmatch(latest or "")
     first = int(named[1]) if named else steps[-1]

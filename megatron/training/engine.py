@@ -55,7 +55,7 @@ def build_engine(config: Config, vocab_size: int, processes: Processes, weights_
     import deepspeed
 
     model = build_model(config, vocab_size, processes)
-    freeze(model, config.training)
+    freeze(model, config)
     if weights_folder is not None:  # before DeepSpeed makes its float32 copies
         load_weights(model, config, processes, weights_folder, adapt=adapt)
     groups = parameter_groups(model, config.optimizer, model.positional_parameter_names())

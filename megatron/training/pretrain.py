@@ -1,6 +1,8 @@
 """A whole run, composed: tokenizer, data, processes, engine, starting point, loop, last evaluation."""
 
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from megatron.config import Config, ConfigError
@@ -15,8 +17,10 @@ from megatron.monitor.progress import NullProgress, Progress
 from megatron.monitor.weights_and_biases import wandb_settings
 from megatron.parallel.distributed import Processes, start_processes
 from megatron.tokenizer import Tokenizer, build_tokenizer
+from megatron.tokenizer.segments import check_segment_tokens
 from megatron.training import checkpoint
 from megatron.training.adapt import check_adapts, has_adapted
+from megatron.training.agreement import check_same_run, other_model
 from megatron.training.checkpoint import Layout
 from megatron.training.engine import build_engine, check_layout, layout_of, load_checkpoint
 from megatron.training.evaluator import Evaluator
@@ -24,7 +28,6 @@ from megatron.training.loop import Loop
 from megatron.training.signals import StopRequest
 from megatron.training.step import NonFiniteError
 from megatron.training.trainable import count_parameters
-from megatron.training.weights import read_configuration
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Start:
     weights_only: bool = False
     adapt: bool = False  # the weights are of the model without its DAPE map
     messages: tuple[str, ...] = ()
+    leaves_later: bool = False  # goes on in the same folder: checkpoints there of later steps are set aside
 
 
 def pretrain(config: Config) -> int:
@@ -52,34 +56,27 @@ def pretrain(config: Config) -> int:
             require_validation=config.evaluation.do_valid,
         )
         processes = start_processes(config)
-        start = processes.on_first(lambda: find_start(config))
-        processes.on_first(lambda: check_start(config, start, layout_of(config, processes)))
+        start = processes.on_first(lambda: check_start(config, find_start(config), layout_of(config, processes)))
         evaluator = Evaluator(config, data, processes)
-        if config.evaluation.do_train and config.checkpoint.save:
-            processes.on_first(lambda: check_writable(Path(config.checkpoint.save)))
+        for folder in filter(None, (config.logging.log_dir, config.checkpoint.save if config.evaluation.do_train else None)):
+            processes.on_first(partial(check_writable, Path(folder)))
         code = run(config, tokenizer, data, processes, start, evaluator, stop)
         processes.barrier()  # none leaves while another may still need it
         return code
 
 
 def check_tokenizer(config: Config, tokenizer: Tokenizer) -> None:
-    """Keys about documents need a token that ends them; ids of tokens must be in the vocabulary."""
-    keys = [key for key in ("eod_mask_loss", "reset_position_ids", "reset_attention_mask") if getattr(config.data, key)]
-    if keys and tokenizer.eod is None:
-        raise ConfigError(f"{', '.join(keys)}: the tokenizer {tokenizer.name} has no end-of-document token.")
-    unknown = [token for token in config.positional.bipe_segment_tokens or [] if not 0 <= token < tokenizer.vocab_size]
-    if unknown:
-        raise ConfigError(
-            f"bipe_segment_tokens: {', '.join(map(str, unknown))} is no id of the tokenizer {tokenizer.name}, "
-            f"whose ids are 0 ... {tokenizer.vocab_size - 1}."
-        )
+    """Keys about documents need a token that ends them; ids of tokens must be in the vocabulary. Raises ConfigError."""
+    for key in ("eod_mask_loss", "reset_position_ids", "reset_attention_mask"):
+        if getattr(config.data, key) and tokenizer.eod is None:
+            raise ConfigError(f"{config.place(key)}{key}: the tokenizer {tokenizer.name} has no end-of-document token; remove the key.")
+    check_segment_tokens(config, tokenizer)
 
 
 def find_start(config: Config) -> Start:
     """Which checkpoint to load; see `choose_checkpoint` for what is an error. Only rank 0 looks.
 
-    A run that finetunes or adapts and was stopped goes on from its own `save`; an adapted model is evaluated there too. Checkpoints of
-    `save` that lie behind the one chosen are set aside.
+    A run that finetunes or adapts and was stopped goes on from its own `save`; an adapted model is evaluated there too.
     """
     keys = config.checkpoint
     load, save = (Path(folder) if folder else None for folder in (keys.load, keys.save))
@@ -88,7 +85,7 @@ def find_start(config: Config) -> Start:
         adapted = has_adapted(keys)
         if (folder := save if adapted else load or save) is None:
             raise ConfigError("load: not set, so there is no checkpoint to evaluate.")
-        choice = checkpoint.choose_checkpoint(folder, step=None if adapted else keys.iteration)
+        choice = checkpoint.choose_checkpoint(folder, step=None if adapted else keys.iteration, needed=True)
         folder /= checkpoint.folder_name(choice.step)
         return Start(choice.step, folder, True, adapt=keys.adapt and not adapted, messages=choice.messages)
     if load is None:
@@ -105,28 +102,27 @@ def find_start(config: Config) -> Start:
     if anew and save is not None and checkpoint.saved_steps(save):
         started = (f"{anew}: {save} holds checkpoints of this run already: going on from them.",)
         load, same, anew, wanted = save, True, None, None
-    choice = checkpoint.choose_checkpoint(load, step=wanted, may_start_anew=same)
+    choice = checkpoint.choose_checkpoint(load, step=wanted, may_start_anew=same, needed=bool(anew))
     if choice.step is None:
         return Start(0, messages=choice.messages)
-    aside = checkpoint.set_aside_later(save, choice.step) if same else []
     folder = load / checkpoint.folder_name(choice.step)
-    messages = (*started, *choice.messages, *aside)
-    return Start(0 if anew else choice.step, folder, bool(anew), anew == "adapt", messages)
+    messages = (*started, *choice.messages)
+    return Start(0 if anew else choice.step, folder, bool(anew), anew == "adapt", messages, leaves_later=same)
 
 
 def run(
     config: Config, tokenizer: Tokenizer, data: Data, processes: Processes, start: Start, evaluator: Evaluator, stop: StopRequest
 ) -> int:
-    """Build the engine, restore it, train to the end or to a stop, evaluate. Returns the exit code."""
-    training, last = config.evaluation.do_train, config.training.train_iters
-    progress = Progress(last, start.step, config.logging.progress) if processes.is_first else NullProgress()
-    metrics = open_metrics(config, start, progress) if processes.is_first else NullMetrics()
-    stopped = exit_codes.STOPPED_RESUME_ME if config.checkpoint.save else exit_codes.FAILED
-    try:
+    """Build the engine, restore it, train to the end or to a stop, evaluate. Returns the exit code.
+
+    Nothing is written before the run is known to start.
+    """
+    training = config.evaluation.do_train
+    with closing(
+        Progress(config.training.train_iters, start.step, config.logging.progress) if processes.is_first else NullProgress()
+    ) as progress:
         for message in (*config.notices, *start.messages):
             progress.say(message)
-        if processes.is_first and training:
-            write_configuration(config)
         weights_folder = start.folder if start.weights_only else None
         engine = build_engine(config, tokenizer.vocab_size, processes, weights_folder, adapt=start.adapt)
         describe(config, engine, processes, data, progress)
@@ -134,65 +130,65 @@ def run(
             if not start.weights_only:
                 load_checkpoint(engine, start.folder)
             progress.say(f"loaded {start.folder}" + (f"; next step {start.step + 1:,}" if training else ""))
-        if training and start.step >= last:
-            progress.say(f"step {start.step:,} of train_iters {last:,} is done already: nothing to train, evaluating.")
-        elif training:
-            loop = Loop(config, engine, tokenizer, data, processes, evaluator, metrics, progress, stop)
-            if loop.run(start.step):
-                return stopped
-        last_step = max(start.step, last) if training else start.step
-        try:
-            results = evaluator.final(engine, last_step, metrics, progress, stop.agreed(processes))
-        except Interrupted:
-            progress.say("stopped during the last evaluation: the same command goes on there.")
+        with closing(open_metrics(config, start, progress) if processes.is_first else NullMetrics()) as metrics:
+            if processes.is_first and training:
+                write_configuration(config)
+                for message in checkpoint.set_aside_later(Path(config.checkpoint.save), start.step) if start.leaves_later else ():
+                    progress.say(message)
+            try:
+                return train_and_evaluate(config, engine, tokenizer, data, processes, start, evaluator, metrics, progress, stop)
+            except NonFiniteError as error:
+                progress.say(f"error: {error}. No process took this step; the newest checkpoint is from before it.")
+                return exit_codes.FAILED
+
+
+def train_and_evaluate(
+    config: Config,
+    engine: object,
+    tokenizer: Tokenizer,
+    data: Data,
+    processes: Processes,
+    start: Start,
+    evaluator: Evaluator,
+    metrics: NullMetrics,
+    progress: NullProgress,
+    stop: StopRequest,
+) -> int:
+    """From the start to the end or to a stop; returns the exit code. Raises NonFiniteError."""
+    training, last = config.evaluation.do_train, config.training.train_iters
+    stopped = exit_codes.STOPPED_RESUME_ME if config.checkpoint.save else exit_codes.FAILED
+    if training and start.step >= last:
+        progress.say(f"step {start.step:,} of train_iters {last:,} is done already: nothing to train, evaluating.")
+    elif training:
+        loop = Loop(config, engine, tokenizer, data, processes, evaluator, metrics, progress, stop)
+        if loop.run(start.step):
             return stopped
-        if processes.is_first and results:
-            write_results(Path(config.logging.log_dir) / "results.json", config, last_step, results)
-        return exit_codes.DONE
-    except NonFiniteError as error:
-        progress.say(f"error: {error}. No process took this step; the newest checkpoint is from before it.")
-        return exit_codes.FAILED
-    finally:
-        metrics.close()
-        progress.close()
+    last_step = max(start.step, last) if training else start.step
+    try:
+        results = evaluator.final(engine, last_step, metrics, progress, stop.agreed(processes))
+    except Interrupted:
+        progress.say("stopped during the last evaluation: the same command goes on there.")
+        return stopped
+    if processes.is_first and results:
+        write_results(Path(config.logging.log_dir) / "results.json", config, last_step, results)
+    return exit_codes.DONE
 
 
-# what a resumed run must share with the checkpoint to be the same run: its order of data, its randomness, its optimiser's state
-MUST_AGREE = {
-    "training": ("train_batch_size", "seed", "trainable"),
-    "model": ("seq_length",),
-    "data": ("train_data_weights", "split"),  # not the paths: data may have moved
-    "optimizer": ("optimizer.type",),
-}
+def check_start(config: Config, start: Start, here: Layout) -> Start:
+    """That the run can begin from its checkpoint, as far as that shows before the model is built. Only rank 0 looks.
 
-
-def check_start(config: Config, start: Start, here: Layout) -> None:
-    """That the run can begin from its checkpoint, as far as that shows before the model is built. Only rank 0 looks."""
+    Returns the start with a message more where weights are used with other keys of the model than they were trained with.
+    """
+    if start.folder is None:
+        return start
     if start.adapt:
         check_adapts(config, start.folder)
-    elif start.folder is not None and not start.weights_only:
-        check_layout(start.folder, here)
+    elif start.weights_only:
+        return replace(start, messages=(*start.messages, *other_model(config, start.folder)))
+    else:
         check_same_run(config, start.folder)
-
-
-def check_same_run(config: Config, folder: Path) -> None:
-    """A resumed run must go on with the same portions of data, randomness and optimiser. Raises ConfigError that lists what differs."""
-    saved, here = read_configuration(folder), config.model_dump(mode="json")
-    differing = []
-    for group, names in MUST_AGREE.items():
-        for name in names:
-            before, now = saved[group], here[group]
-            if name not in before and "." not in name:
-                continue  # a key that is younger than the checkpoint
-            for part in name.split("."):
-                before, now = before[part], now[part]
-            if before != now:
-                differing.append(f"  {name}: {before} in the checkpoint, {now} in this run")
-    if differing:
-        raise ConfigError(
-            f"{folder} was saved by a run that this one would not continue:\n" + "\n".join(differing) + "\n"
-            "Use the same values, or `finetune: true` to start anew from its weights."
-        )
+        check_layout(start.folder, here)
+    return start
 
 
 def write_configuration(config: Config) -> None:

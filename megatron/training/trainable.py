@@ -2,23 +2,23 @@
 
 from torch import nn
 
-from megatron.config import ConfigError
-from megatron.config.training import TrainingConfig
+from megatron.config import Config, ConfigError
 from megatron.model.gpt import GPT
 from megatron.positional.dape import DapeMap
 
 
-def freeze(model: GPT, config: TrainingConfig) -> None:
+def freeze(model: GPT, config: Config) -> None:
     """Leave `requires_grad` only to what `trainable` names. Raises ConfigError where nothing would be trained."""
-    if config.trainable == "all":
+    trainable = config.training.trainable
+    if trainable == "all":
         return
-    chosen = map_parameter_names(model) if config.trainable == "dape" else model.positional_parameter_names()
+    chosen = map_parameter_names(model) if trainable == "dape" else model.positional_parameter_names()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)
     if not chosen:
         raise ConfigError(
-            f"trainable: {config.trainable}: nothing would be trained, pos_emb {model.pos_emb!r} has no such parameters. "
-            "Put a DAPE map over it (`dape_` in front of its name), or use trainable: all."
+            f"{config.place('trainable')}trainable: {trainable}: nothing would be trained, pos_emb {model.pos_emb!r} has no such "
+            "parameters. Put a DAPE map over it (`dape_` in front of its name), or use trainable: all."
         )
 
 

@@ -12,7 +12,7 @@ from megatron.model.gpt import GPT
 from megatron.tokenizer import build_tokenizer
 from megatron.training.adapt import check_adapts
 from megatron.training.checkpoint import CheckpointError, Layout, file_record, publish, temporary_folder
-from megatron.training.pretrain import Start, check_same_run, find_start
+from megatron.training.pretrain import Start, find_start
 from megatron.training.trainable import count_parameters, freeze
 from megatron.training.weights import fill, fitting_weights, read_configuration
 
@@ -63,7 +63,7 @@ def test_the_adapted_model_is_at_first_the_one_that_was_trained(make_model, make
     assert not torch.allclose(adapted(tokens), base(tokens), atol=1e-3)
     fill(adapted, fitting_weights(adapted, folder, adapt=True))
     torch.testing.assert_close(adapted(tokens), base(tokens), atol=1e-12, rtol=0)
-    freeze(adapted, make_config(pos_emb=f"dape_{method}", trainable="dape", **keys).training)
+    freeze(adapted, make_config(pos_emb=f"dape_{method}", trainable="dape", **keys))
     adapted(tokens[:, :-1], tokens[:, 1:]).mean().backward()
     gradients = {name: parameter.grad for name, parameter in adapted.named_parameters() if parameter.grad is not None}
     assert all(".score_map." in name for name in gradients)
@@ -93,7 +93,7 @@ def test_the_usual_start_is_not_the_identity_and_differs_in_the_last_layer_only(
 def test_what_is_trainable(make_config, keys, trained):
     config = make_config(**keys)
     model = GPT(config, 61)
-    freeze(model, config.training)
+    freeze(model, config)
     found = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert {name.rsplit(".", 1)[1] for name in found} == trained and all("positional" in name for name in found)
     sizes = [parameter.numel() for parameter in found.values()]
@@ -104,7 +104,7 @@ def test_with_activation_checkpointing_the_map_still_learns(make_model, make_con
     """Though the segment's input, the frozen embedding's output, asks for no gradient."""
     keys = {"pos_emb": "dape_rotary", "dape_init": "identity", "trainable": "dape", "checkpoint_activations": True}
     model = make_model(**keys).train()
-    freeze(model, make_config(**keys).training)
+    freeze(model, make_config(**keys))
     model(tokens[:, :-1], tokens[:, 1:]).mean().backward()
     assert all(p.grad.abs().max() > 0 for name, p in model.named_parameters() if "output_weight" in name)
     assert all(".score_map." in name for name, p in model.named_parameters() if p.grad is not None)
@@ -113,7 +113,7 @@ def test_with_activation_checkpointing_the_map_still_learns(make_model, make_con
 def test_nothing_to_train_is_an_error(make_config):
     config = make_config(pos_emb="alibi", trainable="positional")
     with pytest.raises(ConfigError, match="nothing would be trained, pos_emb 'alibi'"):
-        freeze(GPT(config, 61), config.training)
+        freeze(GPT(config, 61), config)
 
 
 @pytest.mark.parametrize(
@@ -212,11 +212,3 @@ def test_generating_takes_the_adapted_model_and_before_there_is_one_the_base(mak
     own = save(GPT(config, vocabulary), config, run="adapted")
     assert sample_from_checkpoint(config) == 0
     assert f"sampling from {own}" in capsys.readouterr().err
-
-
-def test_a_run_goes_on_only_with_what_it_trained_before(make_config, save):
-    before, now = make_config(pos_emb="dape_alibi"), make_config(pos_emb="dape_alibi", trainable="dape")
-    folder = save(GPT(before, 61), before)
-    check_same_run(before, folder)
-    with pytest.raises(ConfigError, match="trainable: all in the checkpoint, dape in this run"):
-        check_same_run(now, folder)
