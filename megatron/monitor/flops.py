@@ -32,7 +32,8 @@ class FlopsByPart:
 
     projections: float  # queries, keys, values and the output of attention
     attention: float  # scores and the weighted sum of the values, over the whole sequence
-    positional: float  # DAPE's map over the heads; the products of CoPE and Transformer-XL
+    positional: float  # the products of CoPE and Transformer-XL
+    dape: float  # DAPE's map over the heads
     mlp: float
     vocabulary: float  # logits
     recompute: bool = False  # whether the blocks' forward pass runs again in the backward pass
@@ -40,7 +41,20 @@ class FlopsByPart:
     @property
     def forward(self) -> float:
         """FLOPs of a forward pass, per token."""
-        return self.projections + self.attention + self.positional + self.mlp + self.vocabulary
+        return sum(self.by_part().values())
+
+    def by_part(self) -> dict[str, float]:
+        """`forward` under the names of megatron.model.count's parts; `scores`, which has no parameters, is between its two neighbours."""
+        return {
+            "embedding": 0.0,
+            "attention": self.projections,
+            "scores": self.attention,
+            "positional": self.positional,
+            "dape": self.dape,
+            "mlp": self.mlp,
+            "norms": 0.0,
+            "head": self.vocabulary,
+        }
 
     @property
     def total(self) -> float:
@@ -55,14 +69,16 @@ class FlopsByPart:
 
 def flops_per_token(config: "Config", vocab_size: int, length: int) -> FlopsByPart:
     """FLOPs per token of `length`-token sequences. `vocab_size` is the number of logits that are computed."""
-    model = config.model
+    model, positional = config.model, config.positional
+    products = resolve(positional.pos_emb).method.products(positional, length)
     hidden, heads_width = model.hidden_size, model.num_attention_heads * model.head_dim
     kv_width = model.kv_heads * model.head_dim
     mlp_products = 3 if model.gated else 2
     return FlopsByPart(
         projections=2 * model.num_layers * hidden * (2 * heads_width + 2 * kv_width),
         attention=2 * model.num_layers * 2 * length * heads_width,
-        positional=model.num_layers * _positional_flops(config, length),
+        positional=2 * model.num_layers * products * heads_width,
+        dape=model.num_layers * (length + 1) / 2 * _map_flops_per_pair(config),
         mlp=2 * model.num_layers * mlp_products * hidden * model.mlp_width,
         vocabulary=2 * hidden * vocab_size,
         recompute=config.training.checkpoint_activations,
@@ -84,13 +100,10 @@ def model_flops_utilisation(tflops: float, peak_tflops: float | None) -> float |
     return None if peak_tflops is None else tflops / peak_tflops
 
 
-def _positional_flops(config: "Config", length: int) -> float:
-    """Forward FLOPs of the positional encoding per token and layer."""
-    model, positional = config.model, config.positional
-    resolved = resolve(positional.pos_emb)
-    heads, width = model.num_attention_heads, model.num_attention_heads * model.head_dim
-    flops = 2.0 * resolved.method.products(positional, length) * width
-    if resolved.mapped:
-        channels = dape_channels(heads, resolved.method.adds_bias, positional.dape_form)
-        flops += (length + 1) / 2 * dape_flops_per_pair(heads, positional.dape_hidden_size, positional.dape_kernel_size, channels)
-    return flops
+def _map_flops_per_pair(config: "Config") -> int:
+    """Forward FLOPs of a layer's DAPE map at one (query, key) pair; 0 without a map."""
+    resolved, positional, heads = resolve(config.positional.pos_emb), config.positional, config.model.num_attention_heads
+    if not resolved.mapped:
+        return 0
+    channels = dape_channels(heads, resolved.method.adds_bias, positional.dape_form)
+    return dape_flops_per_pair(heads, positional.dape_hidden_size, positional.dape_kernel_size, channels)

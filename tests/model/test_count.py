@@ -26,8 +26,9 @@ def test_standard_sizes(make_config, size: str) -> None:
     table = 50304 * hidden
     assert counts == {
         "embedding": table,
-        "positional": 0,
         "attention": layers * (4 * hidden**2 + 4 * hidden),
+        "positional": 0,
+        "dape": 0,
         "mlp": layers * (8 * hidden**2 + 5 * hidden),
         "norms": layers * 4 * hidden + 2 * hidden,
         "head": table,
@@ -50,6 +51,8 @@ def test_other_parts(make_config) -> None:
     assert count_parameters(make_config(**shape, pos_emb="learned"), 61)["positional"] == 32 * 64
     assert count_parameters(make_config(**shape, pos_emb="kerple"), 61)["positional"] == 2 * 2 * 8
     assert count_parameters(make_config(**shape, pos_emb="kerple", kerple_shared=True), 61)["positional"] == 2 * 8
+    mapped = count_parameters(make_config(**shape, pos_emb="dape_kerple", dape_hidden_size=6, dape_kernel_size=3), 61)
+    assert mapped["positional"] == 2 * 2 * 8 and mapped["dape"] == 2 * (16 * 6 * 3 + 6 + 6 * 8 * 3 + 8)
     grouped = count_parameters(make_config(**shape, pos_emb="none", num_kv_heads=2, use_bias_in_attn_linear=False), 61)
     assert grouped["attention"] == 2 * (64 * 64 * 2 + 2 * 64 * 16)
     gated = count_parameters(make_config(**shape, pos_emb="none", activation="swiglu", use_bias_in_mlp=False, mlp_multiple_of=16), 61)

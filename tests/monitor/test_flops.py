@@ -56,7 +56,7 @@ def test_gpt_125m_by_hand():
     assert flops.attention == 37_748_736  # 12 * 2 * 2 * 1024 * 768
     assert flops.mlp == 113_246_208  # 12 * 2 * 2 * 768 * 3072
     assert flops.vocabulary == 77_266_944  # 2 * 768 * 50304
-    assert flops.positional == 0
+    assert flops.positional == flops.dape == 0
     assert flops.forward == 284_884_992 and flops.total == flops.hardware == 854_654_976
     # PaLM, appendix B: 6 N + 12 L H Q T with N the 84,934,656 parameters of the blocks' matrices and the 38,633,472 of the output's
     assert flops.total == 6 * (84_934_656 + 38_633_472) + 12 * 12 * 12 * 64 * 1024
@@ -66,14 +66,14 @@ def test_dape_by_hand():
     """12 heads, D = 32: a pair costs 2 * 24 * 32 + 2 * 32 * 12 = 2304; a token sees (1023 + 1) / 2 = 512 keys on average."""
     sizes = {"num_layers": 12, "hidden_size": 768, "num_attention_heads": 12}
 
-    def positional(pos_emb, **keys):
-        return flops_per_token(config_of(pos_emb, positional=keys, **sizes), 50304, 1023).positional
+    def dape(pos_emb, **keys):
+        return flops_per_token(config_of(pos_emb, positional=keys, **sizes), 50304, 1023).dape
 
-    assert positional("dape_kerple_log") == 12 * 512 * 2304
-    assert positional("dape_none") == 12 * 512 * (2 * 12 * 32 + 2 * 32 * 12)
-    assert positional("dape_kerple", dape_kernel_size=3) == 12 * 512 * 3 * 2304
-    assert positional("dape_kerple", dape_form="s+b+f(b)") == 12 * 512 * 1536
-    assert positional("kerple_log") == 0
+    assert dape("dape_kerple_log") == 12 * 512 * 2304
+    assert dape("dape_none") == 12 * 512 * (2 * 12 * 32 + 2 * 32 * 12)
+    assert dape("dape_kerple", dape_kernel_size=3) == 12 * 512 * 3 * 2304
+    assert dape("dape_kerple", dape_form="s+b+f(b)") == 12 * 512 * 1536
+    assert dape("kerple_log") == 0
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_dape_agrees_with_torchs_counter(pos_emb, form):
     """`eager` runs the map over all N keys of a query, of which (N + 1) / 2 are counted."""
     config = config_of(pos_emb, positional={"dape_hidden_size": 6, "dape_form": form})
     flops = flops_per_token(config, VOCABULARY, N)
-    assert counted(config) == flops.forward - flops.positional + flops.positional * N / ((N + 1) / 2)
+    assert counted(config) == flops.forward - flops.dape + flops.dape * N / ((N + 1) / 2)
 
 
 def test_wider_kernels_agree_with_torchs_counter():
@@ -118,7 +118,7 @@ def test_wider_kernels_agree_with_torchs_counter():
     config = config_of("dape_kerple_log", positional={"dape_hidden_size": 6, "dape_kernel_size": 3})
     flops = flops_per_token(config, VOCABULARY, N)
     padding = L * (2 * 2 * HEADS * 6 * 3)
-    assert counted(config) == flops.forward - flops.positional + L * N * dape_flops_per_pair(HEADS, 6, 3, 2 * HEADS) + padding
+    assert counted(config) == flops.forward - flops.dape + L * N * dape_flops_per_pair(HEADS, 6, 3, 2 * HEADS) + padding
 
 
 def test_cope_and_transformer_xl_agree_with_torchs_counter():
