@@ -1,5 +1,6 @@
 """A whole run, composed: tokenizer, data, processes, engine, starting point, loop, last evaluation."""
 
+import math
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -171,6 +172,9 @@ def train_and_evaluate(
         return stopped
     if processes.is_first and results:
         write_results(Path(config.logging.log_dir) / "results.json", config, last_step, results)
+    if lost := [f"{split} at {row.eval_length:,}" for split, rows in results.items() for row in rows if not math.isfinite(row.loss)]:
+        progress.say(f"error: the loss is not finite: {', '.join(lost)}. The weights or the number format do not carry that length.")
+        return exit_codes.FAILED
     return exit_codes.DONE
 
 
@@ -186,8 +190,8 @@ def check_start(config: Config, start: Start, here: Layout) -> Start:
     elif start.weights_only:
         return replace(start, messages=(*start.messages, *other_model(config, start.folder)))
     else:
-        check_same_run(config, start.folder)
         check_layout(start.folder, here)
+        check_same_run(config, start.folder)
     return start
 
 

@@ -56,7 +56,12 @@ def test_checkpoints_missing_damaged_and_foreign(make_run):
     assert done.returncode == 2 and "2 process(es)" in done.stdout and "Traceback" not in done.stdout
     # another model is refused, in words
     done = run.start("hidden_size=64", "train_iters=8")
-    assert done.returncode == 2 and "not this configuration's model" in done.stdout and "Traceback" not in done.stdout
+    assert done.returncode == 2 and "hidden_size: 32 in the checkpoint, 64" in done.stdout and "Traceback" not in done.stdout
+    written = (save / "config.yml").read_text()
+    done = run.start("pos_emb=alibi", "sliding_window_width=16", "train_iters=8")
+    assert done.returncode == 2 and "Traceback" not in done.stdout
+    assert "pos_emb: kerple_log in the checkpoint, alibi in this run" in done.stdout and "sliding_window_width: None" in done.stdout
+    assert (save / "config.yml").read_text() == written, "a refused run writes nothing"
     # finetune: weights only, steps from 1, elsewhere
     tuned = make_run("tuned", load=str(save), finetune=True, train_iters=2)
     done = tuned.start()

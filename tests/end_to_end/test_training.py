@@ -153,6 +153,15 @@ def test_evaluation_and_generation_of_a_checkpoint(make_run):
     assert done.returncode == 0 and "'x'" in done.stdout, done.stdout
 
 
+def test_an_evaluation_whose_loss_is_not_finite_is_no_success(make_run):
+    """Weights that overflow in the first product: the figures are written, and the exit code says that they are none."""
+    run = make_run(num_gpus=1, train_iters=1, warmup=0.0, optimizer={"type": "Adam", "params": {"lr": 1.0e25}}, lr_decay_style="constant")
+    done = run.start()
+    assert done.returncode == 1, done.stdout
+    assert "error: the loss is not finite: valid at 32, valid at 64" in done.stdout and "Traceback" not in done.stdout
+    assert (run.folder / "logs/results.json").exists()
+
+
 @pytest.mark.parametrize(
     "changes, overrides, says",
     [
@@ -167,6 +176,8 @@ def test_evaluation_and_generation_of_a_checkpoint(make_run):
         ({"split": "100,0,0"}, (), "validation"),
         ({}, ("nonsense=1",), "nonsense"),
         ({}, ("seed=2", "--", "more"), "more"),
+        ({"pos_emb": "dape_kerple", "attention_backend": "sdpa"}, (), "run.yml:1: attention_backend: sdpa cannot do"),
+        ({"pos_emb": "rotary", "trainable": "positional"}, (), "trainable: positional: nothing would be trained"),
     ],
 )
 def test_a_users_mistake_is_one_message_and_exit_code_2(make_run, changes, overrides, says):
@@ -175,7 +186,7 @@ def test_a_users_mistake_is_one_message_and_exit_code_2(make_run, changes, overr
     assert done.returncode == 2, done.stdout
     assert says in done.stdout and "Traceback" not in done.stdout
     assert done.stdout.count("error") >= 1 and done.stdout.count("error: ") == 1
-    assert not (run.folder / "checkpoints").exists()
+    assert sorted(path.name for path in run.folder.iterdir()) == ["run.yml"]
 
 
 def test_configuration_mistakes_are_found_without_importing_torch(make_run):
