@@ -47,15 +47,17 @@ def sample_from_checkpoint(config: Config) -> int:
     fill(model, fitting_weights(model, folder, adapt=adapts))
     model.to(device).eval()
     print(f"sampling from {folder}", file=sys.stderr)
+    options = {"maximum_tokens": keys.maximum_tokens, "temperature": keys.temperature, "top_k": keys.top_k, "top_p": keys.top_p}
     written = []
-    for index, prompt in enumerate(prompts):
-        options = {"maximum_tokens": keys.maximum_tokens, "temperature": keys.temperature, "top_k": keys.top_k, "top_p": keys.top_p}
-        for sample in generate(model, tokenizer, [prompt], seed=config.training.seed + index, device=device, **options):
-            written.append(json.dumps(sample))
-            print(f"--- {prompt!r}\n{sample['text']}", flush=True)
-    if keys.sample_output_file:
-        write_atomically(Path(keys.sample_output_file), "".join(f"{line}\n" for line in written))
-        print(f"wrote {keys.sample_output_file}", file=sys.stderr)
+    try:
+        for index, prompt in enumerate(prompts):
+            for sample in generate(model, tokenizer, [prompt], seed=config.training.seed + index, device=device, **options):
+                written.append(json.dumps(sample))
+                print(f"--- {prompt!r}\n{sample['text']}", flush=True)
+    finally:  # whatever ended the sampling
+        if keys.sample_output_file and written:
+            write_atomically(Path(keys.sample_output_file), "".join(f"{line}\n" for line in written))
+            print(f"wrote {keys.sample_output_file}", file=sys.stderr)
     return 0
 
 

@@ -62,6 +62,13 @@ def test_positions_are_drawn_once_for_prompt_and_continuation(make_model, pos_em
         texts(model, ["A"], maximum_tokens=200)
 
 
+def test_a_length_that_xpos_cannot_represent_is_refused_before_sampling(make_model) -> None:
+    model = make_model(pos_emb="xpos", xpos_scale_base=1.0).float()
+    assert texts(model, ["A"], maximum_tokens=20)
+    with pytest.raises(UserError, match="spans 1001 tokens.*xpos_scale_base 1 "):
+        texts(model, ["A"], maximum_tokens=1000)
+
+
 def test_samples_do_not_depend_on_the_batch(make_model) -> None:
     model = make_model(pos_emb="alibi")
     prompts = ["HELLO", "A", "", "ABC"]
