@@ -55,4 +55,8 @@ def report(title: str, rows: Sequence[Mapping[str, Any]], output: str | None, ab
 def _shown(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{value:.3g}" if isinstance(value, float) and value < 100 else f"{value:,.0f}" if isinstance(value, float) else str(value)

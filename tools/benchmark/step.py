@@ -48,9 +48,9 @@ def configuration(shape: tuple[int, int, int], pos_emb: str, batch: int, kernel:
     return complete(load_config([], keys), 1, cuda=False)
 
 
-def windows(batch: int, vocabulary: int) -> Iterator[Tensor]:
+def windows(batch: int, vocabulary: int, length: int = LENGTH) -> Iterator[Tensor]:
     """The same random tokens [b, n + 1] for ever."""
-    return repeat(torch.randint(0, vocabulary, (batch, LENGTH + 1), generator=torch.Generator().manual_seed(0)))
+    return repeat(torch.randint(0, vocabulary, (batch, length + 1), generator=torch.Generator().manual_seed(0)))
 
 
 def engine_step(config: Config, vocabulary: int, processes: Processes) -> Callable[[], Any]:
@@ -61,12 +61,19 @@ def engine_step(config: Config, vocabulary: int, processes: Processes) -> Callab
     return lambda: train_step(engine, batches, config, None, processes, 1, RATE, False)
 
 
-def passes(config: Config, vocabulary: int) -> Callable[[], Any]:
-    """Forward and backward of this stack's model, without an optimiser."""
+def passes(config: Config, vocabulary: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Callable[[], None]:
+    """Forward and backward of this stack's model, without an optimiser; done when the call returns."""
     model = GPT(config, vocabulary)
     initialise(model, config.model, 0)
-    tokens = next(windows(config.training.train_micro_batch_size_per_gpu, vocabulary))
-    return lambda: model(tokens[:, :-1], labels=tokens[:, 1:]).mean().backward()
+    model.to(device, dtype)
+    tokens = next(windows(config.training.train_micro_batch_size_per_gpu, vocabulary, config.model.seq_length)).to(device)
+
+    def run() -> None:
+        model(tokens[:, :-1], labels=tokens[:, 1:]).mean().backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return run
 
 
 def hugging_face_step(shape: tuple[int, int, int], attention: str, batch: int, vocabulary: int) -> Callable[[], Any]:
