@@ -66,9 +66,8 @@ class Hooked:
 
     def begin(self, block: Block) -> None:
         """Prepare a block."""
-        stop = self.blocks.queries - block.first
         self.rows, self.keys = self.query_positions[..., block.queries], self.key_positions[..., block.keys]
-        self.allowed = self.blocks.mask.part(slice(stop - block.rows, stop), block.keys).allowed().flip(-2)  # [q, k] or [b, 1, q, k]
+        self.allowed = self.blocks.mask.part(self.blocks.in_order(block), block.keys).allowed().flip(-2)  # [q, k] or [b, 1, q, k]
 
     def forward(self, q: Tensor, k: Tensor, batch: slice) -> Tensor:
         """q [b, h, rows, d], k [b, h, k, d] -> scores [b, h, rows, k]."""

@@ -84,18 +84,20 @@ class Blocks:
             start = max(0, first_place - self.mask.window + 1 - self.reach) if self.mask.causal and self.mask.window else 0
             yield Block(first, rows, start, stop, self.reach)
 
+    def in_order(self, block: Block) -> slice:
+        """The block's queries in their own order."""
+        return slice(self.queries - block.first - block.rows, self.queries - block.first)
+
     def masked(self, block: Block) -> Tensor:
         """bool [1 or b, 1, rows, columns]: pairs that may not meet, and the empty columns. Not for `only_causal`."""
-        stop = self.queries - block.first
-        allowed = self.mask.part(slice(stop - block.rows, stop), block.keys).allowed()  # [rows, keys] or [b, 1, rows, keys]
+        allowed = self.mask.part(self.in_order(block), block.keys).allowed()  # [rows, keys] or [b, 1, rows, keys]
         return block.pad(~allowed.flip(-2), True)[(None,) * (4 - allowed.dim())]
 
     def before_document(self, block: Block) -> Tensor | None:
         """bool [b, 1, rows, columns]: columns before the first key of the row's document; None without documents."""
         if self.mask.query_documents is None:
             return None
-        stop = self.queries - block.first
-        starts = self.mask.part(slice(stop - block.rows, stop), slice(None)).document_starts()  # [b, rows]
+        starts = self.mask.part(self.in_order(block), slice(None)).document_starts()  # [b, rows]
         columns = torch.arange(block.columns, device=starts.device) + (block.start - block.reach)
         return (columns < starts.flip(-1)[..., None])[:, None]
 

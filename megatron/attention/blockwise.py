@@ -6,9 +6,10 @@ any kernel, scores or adjustments of its own. Scores, softmax and the map are fl
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch.nn.functional import pad
 from megatron.attention.block_terms import Terms, plan_terms
 from megatron.attention.blocks import Block, Blocks, fill_masked
 from megatron.attention.mask import AttentionMask
+from megatron.attention.workers import deal_out
 from megatron.positional.base import PositionalEncoding
 
 GROUP = 2**25  # most scores of a block on a GPU, where several sequences share a block; a CPU core takes them one by one
@@ -53,12 +55,13 @@ class Part:
 
     block: Block
     batch: slice
+    queries: slice  # in their own order
     masked: Tensor | None  # bool [1 or b, 1, rows, columns]; None: the triangle alone
 
     @property
     def rows(self) -> tuple[slice, slice, slice]:
-        """Of reversed queries [b, h, q, ...]."""
-        return self.batch, slice(None), self.block.queries
+        """Of queries [b, h, q, ...], in their own order."""
+        return self.batch, slice(None), self.queries
 
     @property
     def keys(self) -> tuple[slice, slice, slice]:
@@ -91,7 +94,7 @@ class Call:
         size = 1 if like.device.type == "cpu" else max(1, GROUP // (like.shape[1] * block.rows * block.columns))
         for start in range(0, len(like), size):
             batch = slice(start, min(start + size, len(like)))
-            yield Part(block, batch, masked if masked is None or len(masked) == 1 else masked[batch])
+            yield Part(block, batch, self.blocks.in_order(block), masked if masked is None or len(masked) == 1 else masked[batch])
 
     def kept(self, like: Tensor, part: Part) -> Tensor:
         """Dropout's factors for probabilities [b, h, rows, columns]: 0 or 1 / (1 - p), the same each time they are asked for."""
@@ -101,36 +104,44 @@ class Call:
 
 
 class _Work:
-    """A call's inputs in the type and order of the computation: float32 at least, queries reversed, empty keys on both sides."""
+    """A call's inputs; keys and values in the type of the computation, float32 at least, with empty ones on both sides."""
 
-    def __init__(self, call: Call, terms: Terms, q: Tensor, k: Tensor, v: Tensor):
-        high = torch.promote_types(q.dtype, torch.float32)
-        self.call, self.terms, self.scale = call, terms, 1 / math.sqrt(q.shape[-1])
-        self.q = q.to(high).flip(2)  # [b, h, q, d], reversed
+    def __init__(self, call: Call, q: Tensor, k: Tensor, v: Tensor):
+        self.high = high = torch.promote_types(q.dtype, torch.float32)
+        self.call, self.scale, self.q = call, 1 / math.sqrt(q.shape[-1]), q
         reach = call.blocks.reach
         self.k, self.v = (pad(each.to(high), (0, 0, reach, reach)) if reach else each.to(high).contiguous() for each in (k, v))
-        self.rooms: dict[str, Tensor] = {}
+
+    def share(self, terms: Terms) -> "_Work":
+        """The same inputs and results, with terms and workspaces of its own: for one of several threads."""
+        twin = copy(self)
+        twin.terms, twin.rooms = terms, {}
+        return twin
 
     def room(self, name: str, part: Part) -> Tensor:
         """Workspace [b, h, rows, columns], the same memory for each block."""
         shape = (part.batch.stop - part.batch.start, self.q.shape[1], part.block.rows, part.block.columns)
         size = math.prod(shape)
         if name not in self.rooms or len(self.rooms[name]) < size:
-            self.rooms[name] = self.q.new_empty(size)
+            self.rooms[name] = self.k.new_empty(size)
         return self.rooms[name][:size].view(shape)
 
-    def scores(self, part: Part, plain: Tensor | None = None) -> Tensor:
-        """All scores of a part before the map, [b, h, rows, columns]; those before a weight also in `plain`."""
+    def reversed_rows(self, tensor: Tensor, part: Part) -> Tensor:
+        """A part's rows of [b, h, q, d], last row first: [b, h, rows, d]. Piece by piece, for a second whole tensor costs page faults."""
+        return tensor[part.rows].to(self.high).contiguous().flip(2)
+
+    def scores(self, part: Part, q: Tensor, plain: Tensor | None = None) -> Tensor:
+        """All scores of a part's queries [b, h, rows, d] before the map, [b, h, rows, columns]; those before a weight also in `plain`."""
         terms, out = self.terms, self.room("scores", part)
         if terms.hooked is not None:
             if part.block.reach:
                 out.zero_()
-            out[..., part.real_columns] = terms.hooked.forward(self.q[part.rows], self.k[part.real_keys], part.batch)
+            out[..., part.real_columns] = terms.hooked.forward(q, self.k[part.real_keys], part.batch)
         elif terms.weight is None and terms.added_bias is not None:
             out.copy_(terms.added_bias.values(part.batch).expand_as(out))
-            multiply(out, self.q[part.rows], self.k[part.keys].mT, scale=self.scale, add=True)
+            multiply(out, q, self.k[part.keys].mT, scale=self.scale, add=True)
         else:
-            multiply(out, self.q[part.rows], self.k[part.keys].mT, scale=self.scale)
+            multiply(out, q, self.k[part.keys].mT, scale=self.scale)
         if terms.weight is not None:
             if plain is not None:
                 plain.copy_(out)
@@ -142,42 +153,53 @@ class _Work:
         return out
 
     def attend(self, part: Part, output: Tensor) -> None:
-        """Write the rows of output [b, h, q, d], reversed."""
-        scores = self.scores(part)
+        """Write a part's rows of output [b, h, q, d]."""
+        q = self.reversed_rows(self.q, part)
+        scores = self.scores(part, q)
         if self.terms.map is not None:
             self.terms.map.forward(scores, part.batch)
         fill_masked(scores, -math.inf, part.block, part.masked)
         torch.softmax(scores, -1, out=scores)
         if self.call.dropout:
             scores.mul_(self.call.kept(scores, part))
-        multiply(output[part.rows], scores, self.v[part.keys])
+        rows = output.new_empty(*q.shape[:3], output.shape[-1])
+        multiply(rows, scores, self.v[part.keys])
+        output[part.rows] = rows.flip(2)
 
 
 class _Gradients(_Work):
-    """A call's inputs and the gradients that they collect, in the same type and order."""
+    """A call's inputs, and the gradients that they collect."""
 
-    def __init__(self, call: Call, terms: Terms, q: Tensor, k: Tensor, v: Tensor, output: Tensor, gradient: Tensor):
-        super().__init__(call, terms, q, k, v)
-        gradient = gradient.to(self.q.dtype)
-        self.inner = (gradient * output).sum(-1, keepdim=True).flip(2)  # [b, h, q, 1]
-        self.gradient = gradient.flip(2)  # [b, h, q, d], of the output
-        self.of_q, self.of_k, self.of_v = torch.empty_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
+    def __init__(self, call: Call, q: Tensor, k: Tensor, v: Tensor, output: Tensor, gradient: Tensor):
+        super().__init__(call, q, k, v)
+        self.output, self.gradient = output, gradient  # [b, h, q, d]; the second is the first's
+        self.of_q = torch.empty_like(q)  # each row is one part's
+
+    def share(self, terms: Terms) -> "_Gradients":
+        twin = super().share(terms)
+        twin.of_k, twin.of_v = torch.zeros_like(self.k), torch.zeros_like(self.v)  # every block adds to them
+        return twin
+
+    def sums(self) -> tuple[Tensor, ...]:
+        """What is to be added up over the shares: gradients of padded keys and values, and of the terms' tensors."""
+        return self.of_k, self.of_v, *self.terms.gradients()
 
     def collect(self, part: Part) -> None:
         """Make a part's scores once more, and take it backwards."""
-        terms, gradient = self.terms, self.gradient[part.rows]
+        terms, q, gradient = self.terms, self.reversed_rows(self.q, part), self.reversed_rows(self.gradient, part)
+        inner = (gradient * self.reversed_rows(self.output, part)).sum(-1, keepdim=True)  # [b, h, rows, 1]
         plain = None if terms.weight is None else self.room("plain", part)
-        scores, change = self.scores(part, plain), self.room("change", part)  # change: the gradient of probabilities, then of scores
+        scores, change = self.scores(part, q, plain), self.room("change", part)  # change: the gradient of probabilities, then of scores
         multiply(change, gradient, self.v[part.keys].mT)
         kept = self.call.kept(change, part) if self.call.dropout else None
         if kept is not None:
             change.mul_(kept)
         if terms.map is None:
             probabilities = scores
-            self.normalise(part, probabilities, change, slice(0, part.block.rows))
+            self.normalise(part, probabilities, change, inner, slice(0, part.block.rows))
         else:
             probabilities = self.room("mapped", part)
-            terms.map.backward(scores, probabilities, change, part.batch, partial(self.normalise, part, probabilities, change))
+            terms.map.backward(scores, probabilities, change, part.batch, partial(self.normalise, part, probabilities, change, inner))
             if part.block.reach:
                 fill_masked(change, 0.0, part.block, part.masked)
         if kept is not None:
@@ -189,30 +211,39 @@ class _Gradients(_Work):
             terms.weight.add_gradient(part.batch, plain.mul_(change))
             change.mul_(terms.weight.values(part.batch))
         if terms.hooked is not None:
-            self.of_q[part.rows], of_keys = terms.hooked.backward(change[..., part.real_columns])
+            of_rows, of_keys = terms.hooked.backward(change[..., part.real_columns])
             self.of_k[part.real_keys] += of_keys
         else:
-            multiply(self.of_k[part.keys], change.mT, self.q[part.rows], scale=self.scale, add=True)
-            multiply(self.of_q[part.rows], change, self.k[part.keys], scale=self.scale)
+            multiply(self.of_k[part.keys], change.mT, q, scale=self.scale, add=True)
+            of_rows = torch.empty_like(q)
+            multiply(of_rows, change, self.k[part.keys], scale=self.scale)
+        self.of_q[part.rows] = of_rows.flip(2)
 
-    def normalise(self, part: Part, probabilities: Tensor, change: Tensor, rows: slice) -> None:
-        """In these rows: mapped scores to probabilities, and the gradient of the latter to that of the former."""
+    def normalise(self, part: Part, probabilities: Tensor, change: Tensor, inner: Tensor, rows: slice) -> None:
+        """In these rows: mapped scores to probabilities, and the gradient of the latter to that of the former.
+
+        `inner` [b, h, rows, 1] is the output's product with its gradient.
+        """
         tile = probabilities[:, :, rows]
         fill_masked(tile, -math.inf, part.block, part.masked, rows)
         torch.softmax(tile, -1, out=tile)
-        change[:, :, rows].sub_(self.inner[part.rows][:, :, rows]).mul_(tile)
+        change[:, :, rows].sub_(inner[:, :, rows]).mul_(tile)
 
 
 class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx, call: Call, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
-        work = _Work(call, call.make_terms(tensors), q, k, v)
-        output = work.q.new_empty(*q.shape[:3], v.shape[-1])
-        for block in call.blocks:
-            work.terms.begin(block)
-            for part in call.parts(block, q):
-                work.attend(part, output)
-        output = output.flip(2)
+        work = _Work(call, q, k, v)
+        output = work.k.new_empty(*q.shape[:3], v.shape[-1])
+
+        def attend(blocks: Sequence[Block]) -> None:
+            share = work.share(call.make_terms(tensors))
+            for block in blocks:
+                share.terms.begin(block)
+                for part in call.parts(block, q):
+                    share.attend(part, output)
+
+        deal_out(attend, list(call.blocks), q.device)
         ctx.call = call
         ctx.save_for_backward(q, k, v, output, *tensors)
         return output.to(q.dtype)
@@ -222,15 +253,22 @@ class _Blockwise(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise NotImplementedError("blockwise attention has no second derivative (create_graph=True): use attention_backend: eager.")
         q, k, v, output, *tensors = ctx.saved_tensors
-        call, terms = ctx.call, ctx.call.make_terms(tuple(tensors), differentiable=True)
-        work = _Gradients(call, terms, q, k, v, output, gradient)
-        for block in call.blocks:
-            terms.begin(block)
-            for part in call.parts(block, q):
-                work.collect(part)
-            terms.finish(block)
+        call = ctx.call
+        work = _Gradients(call, q, k, v, output, gradient)
+
+        def collect(blocks: Sequence[Block]) -> tuple[Tensor, ...]:
+            share = work.share(call.make_terms(tuple(tensors), differentiable=True))
+            for block in blocks:
+                share.terms.begin(block)
+                for part in call.parts(block, q):
+                    share.collect(part)
+                share.terms.finish(block)
+            return share.sums()
+
+        shares = deal_out(collect, list(call.blocks), q.device)
+        of_k, of_v, *of_tensors = (reduce(torch.add, parts) for parts in zip(*shares, strict=True))
         real = slice(call.blocks.reach, call.blocks.reach + k.shape[2])
-        found = (work.of_q.flip(2), work.of_k[:, :, real], work.of_v[:, :, real], *terms.gradients())
+        found = (work.of_q, of_k[:, :, real], of_v[:, :, real], *of_tensors)
         return (None, *(each.to(tensor.dtype) for each, tensor in zip(found, (q, k, v, *tensors), strict=True)))
 
 
