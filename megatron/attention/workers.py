@@ -6,6 +6,7 @@ A block's operations are too small to share a core's work among several: torch's
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import Barrier
 from typing import TypeVar
 
 import torch
@@ -33,13 +34,19 @@ def deal_out(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], de
         [item for place, item in enumerate(items) if number in (place % (2 * count), 2 * count - 1 - place % (2 * count))]
         for number in range(count)
     ]
-    try:
-        return list(_pool(threads).map(run, shares))
-    finally:
-        torch.set_num_threads(threads)  # a new thread's own setting is also torch's default for threads to come
+    return list(_pool(threads).map(run, shares))
 
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     """Threads in which torch computes on one core; kept, for a new one costs more than a block."""
-    return ThreadPoolExecutor(threads, "attention", initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(threads, "attention")
+    list(pool.map(_use_one_core, [Barrier(threads)] * threads))
+    torch.set_num_threads(threads)  # what a thread sets for itself is also torch's default for threads to come
+    return pool
+
+
+def _use_one_core(all_started: Barrier) -> None:
+    torch.get_num_threads()  # a thread's first question sets it to the default
+    torch.set_num_threads(1)
+    all_started.wait()
