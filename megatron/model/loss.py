@@ -6,7 +6,7 @@ torch's own way holds the logits, their log-softmax and its gradient, each [toke
 import torch
 from torch import Tensor
 
-LOGITS = {"cpu": 2**22, "cuda": 2**28}  # worked on at once: what a CPU's cache, or a share of a GPU's memory, holds
+LOGITS = {"cpu": 2**22, "cuda": 2**28}  # passed over at once: what a CPU's cache, or a share of a GPU's memory, holds
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -17,11 +17,10 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, labels: Tensor, vocabulary: int) -> Tensor:
-        logits = x.new_empty(len(x), len(weight))
+        logits = x @ weight.T
         losses = torch.empty_like(labels, dtype=torch.promote_types(x.dtype, torch.float32))
         normalisers = torch.empty_like(losses)
         for rows in _chunks(logits):
-            torch.mm(x[rows], weight.T, out=logits[rows])
             chunk = logits[rows, :vocabulary].to(losses.dtype)
             normalisers[rows] = chunk.logsumexp(dim=-1)
             losses[rows] = normalisers[rows] - chunk.gather(-1, labels[rows, None])[:, 0]
@@ -37,8 +36,6 @@ class LinearCrossEntropy(torch.autograd.Function):
             raise RuntimeError("the loss was differentiated already: its logits have become its gradient (retain_graph=True)")
         x, weight, labels, normalisers = ctx.saved_tensors
         logits, ctx.logits = ctx.logits, None
-        x_gradient = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        weight_gradient = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         for rows in _chunks(logits):
             real = logits[rows, : ctx.vocabulary]
             chunk = real.to(normalisers.dtype)  # the logits themselves where they are float32
@@ -46,14 +43,12 @@ class LinearCrossEntropy(torch.autograd.Function):
             chunk.scatter_add_(-1, labels[rows, None], -torch.ones_like(normalisers[rows, None]))
             real.copy_(chunk.mul_(gradient[rows, None]))
             logits[rows, ctx.vocabulary :] = 0
-            if x_gradient is not None:
-                torch.mm(logits[rows], weight, out=x_gradient[rows])
-            if weight_gradient is not None:
-                weight_gradient.addmm_(logits[rows].T, x[rows])
+        x_gradient = logits @ weight if ctx.needs_input_grad[0] else None
+        weight_gradient = logits.T @ x if ctx.needs_input_grad[1] else None
         return x_gradient, weight_gradient, None, None
 
 
 def _chunks(logits: Tensor) -> list[slice]:
-    """Rows of logits [n, V] that are worked on at once."""
+    """Rows of logits [n, V] that pass by pass stay where they are quickly read; the products take all rows at once."""
     size = max(1, LOGITS["cpu" if logits.device.type == "cpu" else "cuda"] // logits.shape[1])
     return [slice(start, start + size) for start in range(0, len(logits), size)]
