@@ -41,6 +41,7 @@ def complete(config: Config, world_size: int | None, *, cuda: bool | None = None
         raise ConfigError("\n".join(check.problems))
 
     model, positional, optimizer = config.model, config.positional, config.optimizer
+    lengths = config.evaluation.eval_lengths or default_lengths(config)
     table = model.max_position_embeddings or model.seq_length
     log_dir = config.logging.log_dir or (f"{config.checkpoint.save.rstrip('/')}/logs" if config.checkpoint.save else "logs")
     return _with(
@@ -55,7 +56,11 @@ def complete(config: Config, world_size: int | None, *, cuda: bool | None = None
         precision=precision,
         optimizer=_with(optimizer, lr_decay_iters=optimizer.lr_decay_iters or max(1, config.training.train_iters)),
         training=training,
-        evaluation=_with(config.evaluation, eval_lengths=config.evaluation.eval_lengths or default_lengths(config)),
+        evaluation=_with(
+            config.evaluation,
+            eval_lengths=lengths,
+            eval_stride=config.evaluation.eval_stride or max(1, min(model.seq_length, *lengths) // 2),
+        ),
         logging=_with(config.logging, log_dir=log_dir),
     )
 
@@ -283,7 +288,8 @@ class _Checks:
             self.say("pipe_parallel_size", "pipeline parallelism is not built yet; use 0 or 1.")
 
     def evaluation(self) -> None:
-        lengths = self.config.evaluation.eval_lengths or []
+        keys, training_length = self.config.evaluation, self.config.model.seq_length
+        lengths = keys.eval_lengths or []
         for length, count in Counter(lengths).items():
             if length < 2:
                 self.say("eval_lengths", f"must be at least 2 tokens, not {length}.")
@@ -291,6 +297,22 @@ class _Checks:
                 self.say("eval_lengths", f"must be at most {LONGEST_EVALUATION} tokens, not {show(length)}.")
             if count > 1:
                 self.say("eval_lengths", f"{show(length)} is there {count} times; keep one.")
+        for protocol, count in Counter(keys.eval_protocols).items():
+            if count > 1:
+                self.say("eval_protocols", f"{protocol} is there {count} times; keep one.")
+        shortest = min(lengths, default=training_length)
+        if "sliding" in keys.eval_protocols and keys.eval_stride is not None and keys.eval_stride > shortest:
+            self.say(
+                "eval_stride",
+                f"{show(keys.eval_stride)} is more than the shortest length, {show(shortest)}{self._also('eval_lengths')}: "
+                "tokens between two windows would be left out. Use less.",
+            )
+        if "information_gain" in keys.eval_protocols and lengths and max(lengths) <= training_length:
+            self.say(
+                "eval_protocols",
+                f"information_gain compares with a context of seq_length {training_length}, and no length of eval_lengths"
+                f"{self._also('eval_lengths')} is more; add one, or leave the protocol out.",
+            )
 
     def precision(self, cuda: bool | None) -> PrecisionConfig:
         """The three spellings brought together."""

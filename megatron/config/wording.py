@@ -1,6 +1,7 @@
 """Types and mistakes in plain words."""
 
 import types
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -42,6 +43,8 @@ def _plural(annotation: Any) -> str:
         return " and ".join(
             dict.fromkeys(_plural(option) for option in get_args(annotation) if not (option is int and float in get_args(annotation)))
         )
+    if get_origin(annotation) is Literal:
+        return f"texts out of {', '.join(get_args(annotation))}"
     return {int: "whole numbers", float: "numbers", str: "texts", bool: "true/false"}.get(annotation, "values")
 
 
@@ -117,7 +120,7 @@ def constraint_problem(error: dict[str, Any]) -> str | None:
     return None
 
 
-def nearest(name: str, names: list[str]) -> str:
+def nearest(name: str, names: Sequence[str]) -> str:
     """ "; did you mean x or y?", or nothing where no name is near."""
     close = get_close_matches(name, names, 3, 0.7)
     return f"; did you mean {' or '.join(close)}?" if close else "."

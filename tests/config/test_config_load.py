@@ -82,6 +82,7 @@ def test_numbers_are_numbers(tmp_path, written, number):
         ("hidden_dropout=1.0", "less than 1, not 1.0"),
         ("eval_lengths=[]", "empty list"),
         ("eval_lengths=[16, 'x']", "a list of whole numbers"),
+        ("eval_protocols=[las]", "a list of texts out of last, non_overlapping, sliding"),
         ("train_data_paths=a", 'write ["a"]'),
         ("checkpoint_factor=-1", "more than 0, not -1"),
         ("checkpoint_factor=x", "a number or null"),

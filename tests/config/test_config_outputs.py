@@ -130,6 +130,11 @@ def test_deepspeed_knows_every_key(tmp_path, stage, monkeypatch):
         ("a -- --anything b", (["a"], None, [], ["--anything", "b"])),
         ("a --set x=-1", (["a"], None, ["x=-1"], [])),
         ("a --set x=1 y=2 b", (["a", "b"], None, ["x=1", "y=2"], [])),
+        (
+            "a --lengths 128 256 --protocols last sliding --again",
+            (["a"], None, ["eval_lengths=[128, 256]", "eval_protocols=[last, sliding]", "eval_again=true"], []),
+        ),
+        ("--stride=4 a --lengths=8", (["a"], None, ["eval_stride=4", "eval_lengths=[8]"], [])),
     ],
 )
 def test_command_line(words, expected):
@@ -146,6 +151,9 @@ def test_command_line(words, expected):
         ("a --hidden-size 8", "unknown option --hidden-size"),
         ("a -d", "-d: a value must follow"),
         ("a --set", "--set: a value must follow"),
+        ("a --lengths --again", "--lengths: values must follow, as in --lengths 128 256"),
+        ("a --stride", "--stride: a value must follow"),
+        ("a --agian", "unknown option --agian; did you mean --again?"),
     ],
 )
 def test_bad_command_lines(words, message):
