@@ -26,6 +26,7 @@ class Needs:
     has_score_map: bool = False
     translation_invariant: bool = True
     window: bool = False
+    leaks: bool = False  # its map reads the scores of later keys as well
 
     def beyond_a_bias(self) -> str | None:
         """What a kernel that adds a bias to the scores has no place for."""
@@ -53,11 +54,18 @@ class Kernel:
     """A backend: where its function is, and what it cannot do (in words, or None)."""
 
     location: str
-    obstacle: Callable[[Needs], str | None] = lambda needs: None
+    limit: Callable[[Needs], str | None] = lambda needs: None
+    whole_square: bool = False  # computes the scores of later keys, too
+
+    def obstacle(self, needs: Needs) -> str | None:
+        """What of `needs` it cannot do."""
+        if needs.leaks and not self.whole_square:
+            return "dape_information_leakage, which needs the scores of later keys"
+        return self.limit(needs)
 
 
 KERNELS = {
-    "eager": Kernel("eager:eager_attention"),
+    "eager": Kernel("eager:eager_attention", whole_square=True),
     "sdpa": Kernel("sdpa:sdpa_attention", Needs.beyond_a_bias),
     "flex": Kernel("flex:flex_backend", Needs.beyond_a_distance_bias),
     "flash": Kernel("flash:flash_attention", Needs.beyond_a_triangle),
@@ -83,6 +91,8 @@ def choose_backend(name: Backend, needs: Needs, place: str = "") -> tuple[Attent
     check_backend(name, needs, place)
     if name != "auto":
         return _load(name), f"{name}, as configured"
+    if needs.leaks:
+        return _load("eager"), "eager, for dape_information_leakage: the one backend that computes the scores of later keys"
     beyond = needs.beyond_nothing()
     if beyond:
         return _load("blockwise"), f"blockwise, for {beyond}: exact in blocks of rows, memory linear in the length"

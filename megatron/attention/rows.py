@@ -19,7 +19,8 @@ ROWS = 64  # a block's scores and hidden map stay in the cache of a CPU core
 def in_row_blocks(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`attend`, called per block of query rows against the keys up to the block's last row, where that is possible.
 
-    It is where no gradient is recorded and the mask is causal: every encoding computes a row from that row's own columns alone.
+    It is where no gradient is recorded and the mask is causal: every encoding computes a row from that row's own columns alone. A map
+    that leaks gets the later columns, too.
     """
 
     @wraps(attend)
@@ -36,10 +37,11 @@ def in_row_blocks(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
         fused = attend is sdpa_attention and "bias" not in positional.acts_on and mask.only_causal  # needs no mask in memory
         if fused or torch.is_grad_enabled() or not mask.causal or q.shape[-2] <= ROWS:
             return attend(q, k, v, positional, query_positions, key_positions, mask, dropout_probability)
+        leaks = positional.score_map is not None and positional.score_map.leaks
         blocks, earlier = [], k.shape[-2] - q.shape[-2]  # earlier: keys before the first query (cached ones)
         for start in range(0, q.shape[-2], ROWS):
             stop = min(start + ROWS, q.shape[-2])
-            seen = earlier + stop
+            seen = k.shape[-2] if leaks else earlier + stop
             block = (q[:, :, start:stop], k[:, :, :seen], v[:, :, :seen])
             positions = (query_positions[..., start:stop], key_positions[..., :seen])
             blocks.append(attend(*block, positional, *positions, mask.part(slice(start, stop), slice(seen)), dropout_probability))

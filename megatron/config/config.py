@@ -50,8 +50,8 @@ class Config(Group):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """One line for each key of the files that is accepted without effect; the run logs them."""
-        return self._origins.notices
+        """Warnings, and one line for each key of the files that is accepted without effect; the run logs them."""
+        return (*self.positional.warnings(), *self._origins.notices)
 
     def where(self, key: str) -> str:
         """ "file:line" of a dotted key, "--set", or "" for a default."""

@@ -131,6 +131,8 @@ class _Checks:
                 f"s+f(s,b) leaves the bias of pos_emb: {positional.pos_emb} to the map, so no map starts as the identity, which "
                 f"{'adapt: true' if config.checkpoint.adapt else 'dape_init: identity'} asks for; choose another form.",
             )
+        if positional.dape_information_leakage:
+            self._information_leakage(method)
         rotates = method.reads("rotary_pct")
         if rotates and model.hidden_size % model.num_attention_heads == 0:
             rotated = int(model.head_dim * positional.rotary_pct)
@@ -167,6 +169,22 @@ class _Checks:
             self.say(
                 "rotary_scaling.original_length",
                 f"is missing: pos_emb: {positional.pos_emb} counts segments, so say how many of them a training sequence has.",
+            )
+
+    def _information_leakage(self, method: ResolvedMethod) -> None:
+        positional = self.config.positional
+        if not method.mapped:
+            self.say("dape_information_leakage", f"pos_emb: {positional.pos_emb} has no DAPE map through which anything could leak.")
+        elif positional.dape_kernel_size == 1:
+            self.say(
+                "dape_information_leakage",
+                f"dape_kernel_size{self._also('dape_kernel_size')} is 1: the map looks at one key at a time, and nothing could leak. "
+                "Use 3, 5 or 7.",
+            )
+        elif positional.dape_form == "s+b+f(b)":
+            self.say(
+                "dape_information_leakage",
+                f"dape_form: s+b+f(b){self._also('dape_form')} reads the bias alone, which knows nothing of the later tokens; choose another.",
             )
 
     def position_sampling(self, method: ResolvedMethod) -> None:

@@ -95,7 +95,7 @@ METHODS: dict[str, Method] = {
     ),
 }
 
-DAPE_OPTIONS = ("dape_kernel_size", "dape_hidden_size", "dape_form", "dape_init")
+DAPE_OPTIONS = ("dape_kernel_size", "dape_hidden_size", "dape_form", "dape_init", "dape_information_leakage")
 
 
 @dataclass(frozen=True)

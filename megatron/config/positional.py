@@ -68,6 +68,12 @@ READ_BY: dict[str, set[str]] = {  # type of `rotary_scaling` -> the other keys o
 }
 
 
+LEAKAGE = (
+    "WARNING: dape_information_leakage: true. The DAPE map reads scores of later tokens: the model sees a part of what it predicts. All "
+    "losses and perplexities of this run are those of the ablation, and comparable with no other model's."
+)
+
+
 class PositionalConfig(Group):
     """Keys of the positional encodings (megatron/positional names the papers)."""
 
@@ -108,3 +114,12 @@ class PositionalConfig(Group):
     dape_init: Literal["torch", "identity"] = key(
         "torch", "DAPE: both layers of the map start as torch's do, or the last one as zeros: the map then changes nothing at first."
     )
+    dape_information_leakage: bool = key(
+        False,
+        "DAPE V2's ablation: the map reads the whole square of scores, so that a kernel of 3 or more carries later tokens into earlier "
+        "rows. Losses and perplexities of such a model say nothing about language modelling; attention_backend: eager alone.",
+    )
+
+    def warnings(self) -> tuple[str, ...]:
+        """What every user of a model with these keys has to know."""
+        return (LEAKAGE,) if self.dape_information_leakage else ()

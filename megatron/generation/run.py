@@ -34,7 +34,7 @@ def sample_from_checkpoint(config: Config) -> int:
     if folder is None:
         raise ConfigError("load: not set, so there is no checkpoint to sample from.")
     choice = choose_checkpoint(Path(folder), step=None if adapted else config.checkpoint.iteration, needed=True)
-    for message in choice.messages:
+    for message in (*config.positional.warnings(), *choice.messages):
         print(message, file=sys.stderr)
     folder = Path(folder) / folder_name(choice.step)
     adapts = config.checkpoint.adapt and not adapted

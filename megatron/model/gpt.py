@@ -44,6 +44,7 @@ class GPT(nn.Module):
             has_score_map=first.score_map is not None,
             translation_invariant=first.translation_invariant,
             window=model.sliding_window_width is not None,
+            leaks=config.positional.dape_information_leakage,
         )
         attend, self.attention_reason = choose_backend(model.attention_backend, needs, config.place("attention_backend"))
         self.pos_emb, self.vocab_size = config.positional.pos_emb, vocab_size

@@ -31,6 +31,7 @@ def build_positional(
             kernel_size=config.dape_kernel_size,
             form=config.dape_form,
             starts_as_identity=config.dape_init == "identity",
+            leaks=config.dape_information_leakage,
         )
     return encoding
 

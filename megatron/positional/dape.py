@@ -33,8 +33,12 @@ class DapeMap(nn.Module):
         kernel_size: int = 1,
         form: str = "s+b+f(s,b)",
         starts_as_identity: bool = False,
+        leaks: bool = False,
     ):
-        """`reads_bias`: the base method has a bias B. Raises ConfigError for an even kernel and for a form that cannot be as asked."""
+        """`reads_bias`: the base method has a bias B. Raises ConfigError for an even kernel and for a form that cannot be as asked.
+
+        `leaks`: the ablation of DAPE V2 that shows why the triangle is needed. Scores of later keys are not zeroed before the kernel.
+        """
         super().__init__()
         if kernel_size < 1 or kernel_size % 2 == 0:
             raise ConfigError(f"`dape_kernel_size: {kernel_size}` has no middle: choose 1 (DAPE) or an odd number from 3 (DAPE V2).")
@@ -49,7 +53,7 @@ class DapeMap(nn.Module):
             )
         self.starts_as_identity = starts_as_identity
         self.reads_scores, self.reads_bias, self.adds_bias = form != "s+b+f(b)", reads_bias, form != "s+f(s,b)"
-        self.kernel_size = kernel_size
+        self.kernel_size, self.leaks = kernel_size, leaks
         channels = heads * (self.reads_scores + self.reads_bias)  # c: the scores of all heads, then the biases of all heads
         self.hidden_weight = nn.Parameter(torch.zeros(hidden, channels, kernel_size))  # [D, c, k], k = 0 multiplies the leftmost key
         self.hidden_bias = nn.Parameter(torch.zeros(hidden))
@@ -87,7 +91,9 @@ class DapeMap(nn.Module):
             bias = bias.to(high).expand_as(scores)
             features.append(bias)
         reach = self.kernel_size // 2
-        features = torch.cat(features, dim=1).masked_fill(~allowed, 0.0)  # [b, c, q, k]
+        features = torch.cat(features, dim=1)  # [b, c, q, k]
+        if not self.leaks:
+            features = features.masked_fill(~allowed, 0.0)
         hidden = _mix(_pad(features, reach, 2 * reach), self.hidden_weight, self.hidden_bias)  # [b, D, q, k + reach]
         hidden = leaky_relu(hidden, SLOPE, inplace=True)
         if starts is not None and reach:

@@ -47,6 +47,13 @@ def test_a_backend_can_or_is_refused_by_name(name: str, needs: Needs) -> None:
             choose_backend(name, needs)
 
 
+def test_a_map_that_leaks_is_for_eager_alone() -> None:
+    leaking = Needs("strange", has_score_map=True, leaks=True)
+    assert [name for name, kernel in KERNELS.items() if kernel.obstacle(leaking) is None] == ["eager"]
+    attend, reason = choose_backend("auto", leaking)
+    assert unwrap(attend) is eager_attention and reason.startswith("eager, for dape_information_leakage")
+
+
 @pytest.mark.parametrize("needs", ABLE["eager"], ids=short)
 def test_auto_says_what_it_takes_and_why(needs: Needs) -> None:
     attend, reason = choose_backend("auto", needs)

@@ -14,13 +14,16 @@ from megatron.config.methods import DAPE_OPTIONS, resolve
 from tests.config.config_files import CONFIGS, write
 
 
+SHARED = "ablations/dape_125M.yml"
+
+
 def files(folder: str) -> list[str]:
     return sorted(f"{folder}/{path.name}" for path in (CONFIGS / folder).glob("*.yml"))
 
 
 def check(names: list[str], folder, overrides=()) -> None:
     config = load_config(names, overrides, str(CONFIGS))
-    assert config.notices == ()
+    assert config.notices == config.positional.warnings()
     config = complete(config, 2, cuda=True)
     deepspeed_config(config, 2)
     resolve(config.positional.pos_emb)
@@ -28,7 +31,7 @@ def check(names: list[str], folder, overrides=()) -> None:
 
 
 def test_no_file_is_left_out():
-    known = {"models", "pos_emb", "train_length", "data", "recipes"}
+    known = {"models", "pos_emb", "train_length", "data", "recipes", "ablations"}
     assert {path.name for path in CONFIGS.iterdir() if path.is_dir()} == known
     assert all(files(folder) for folder in known)
     assert {path.name for path in CONFIGS.glob("*.yml")} == {"local_setup.yml", "demo.yml"}
@@ -60,6 +63,25 @@ def test_corpora(name, tmp_path):
 @pytest.mark.parametrize("name", [*files("recipes"), "demo.yml"])
 def test_recipes_are_whole(name, tmp_path):
     check([name], tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in files("ablations") if name != SHARED])
+def test_ablations_are_whole_with_what_they_share(name, tmp_path):
+    check([SHARED, name], tmp_path)
+    config, own = load_config([SHARED, name], (), str(CONFIGS)), name.removeprefix("ablations/").removesuffix(".yml")
+    assert {config.checkpoint.save, config.checkpoint.load} == {f"checkpoints/ablations/{own}"}
+    assert config.positional.dape_information_leakage == (own == "information_leakage")
+    what, _, value = own.partition("_")
+    varied = {"hidden": config.positional.dape_hidden_size, "kernel": config.positional.dape_kernel_size, "length": config.model.seq_length}
+    assert what not in varied or varied[what] == int(value)
+
+
+def test_ablations_vary_what_the_papers_varied():
+    names = {name.removeprefix("ablations/").removesuffix(".yml") for name in files("ablations")}
+    varied = {"hidden": (4, 10, 16, 32, 64), "kernel": (1, 3, 5, 7), "length": (128, 512, 1024)}
+    expected = {f"{what}_{value}" for what, values in varied.items() for value in values} | {"dape_125M", "information_leakage"}
+    forms = {load_yaml(f"ablations/{name}.yml")["dape_form"] for name in names - expected}
+    assert expected <= names and forms == {"s+b+f(s,b)", "s+f(s,b)", "s+b+f(b)"} and len(names - expected) == 3
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4, 8])

@@ -29,6 +29,11 @@ OTHERS = [
     ({"pos_emb": "rotary"}, {"pos_emb": "rotary", "rotary_scaling.type": "linear", "rotary_scaling.factor": 2.0}, "rotary_scaling: "),
     ({"pos_emb": "alibi"}, {"pos_emb": "alibi", "position_sampling": "randomized", "position_max": 4096}, "position_sampling: sequential"),
     ({"pos_emb": "dape_alibi"}, {"pos_emb": "dape_alibi", "dape_kernel_size": 3}, "dape_kernel_size: 1 in the checkpoint, 3"),
+    (
+        {"pos_emb": "dape_alibi", "dape_kernel_size": 3},
+        {"pos_emb": "dape_alibi", "dape_kernel_size": 3, "dape_information_leakage": True},
+        "dape_information_leakage: False in the checkpoint, True",
+    ),
     ({"pos_emb": "alibi"}, {"pos_emb": "alibi", "norm": "rmsnorm"}, "norm: layernorm in the checkpoint, rmsnorm"),
     ({"pos_emb": "alibi"}, {"pos_emb": "alibi", "seq_length": 24}, "seq_length: 16 in the checkpoint, 24"),
     ({"pos_emb": "alibi"}, {"pos_emb": "alibi", "seed": 5}, "seed: 1234 in the checkpoint, 5"),
