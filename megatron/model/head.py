@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from megatron.config.model import ModelConfig
-from megatron.model.loss import LinearCrossEntropy
+from megatron.model.loss import LinearCrossEntropy, rows_at_once
 from megatron.model.norms import build_norm
 
 
@@ -20,11 +20,17 @@ class Head(nn.Module):
         self.weight = nn.Parameter(torch.empty(padded_vocabulary, config.hidden_size)) if tied is None else tied
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
-        """[b, q, hidden] -> logits [b, q, vocabulary]; with labels [b, q], each token's cross-entropy [b, q] (float32 at least)."""
+        """[b, q, hidden] -> logits [b, q, vocabulary]; with labels [b, q], each token's cross-entropy [b, q] (float32 at least).
+
+        Where no gradient is recorded, the logits of a share of the tokens exist at a time.
+        """
         x = self.norm(x)
         if labels is None:
             return linear(x, self.weight)[..., : self.vocabulary]
         if labels.shape != x.shape[:-1]:
             raise ValueError(f"labels are {list(labels.shape)}, but the head is asked for {list(x.shape[:-1])} tokens")
-        losses = LinearCrossEntropy.apply(x.flatten(0, -2), self.weight, labels.flatten(), self.vocabulary)
-        return losses.view_as(labels)
+        x, targets = x.flatten(0, -2), labels.flatten()  # [b * q, hidden], [b * q]
+        rows = len(x) if torch.is_grad_enabled() else rows_at_once(len(self.weight), x.device)  # without a backward pass, logits are brief
+        parts = zip(x.split(rows), targets.split(rows), strict=True)
+        losses = [LinearCrossEntropy.apply(part, self.weight, labels_of_part, self.vocabulary) for part, labels_of_part in parts]
+        return torch.cat(losses).view_as(labels)

@@ -48,7 +48,12 @@ class LinearCrossEntropy(torch.autograd.Function):
         return x_gradient, weight_gradient, None, None
 
 
+def rows_at_once(width: int, device: torch.device) -> int:
+    """Rows of `width` logits that are passed over at once."""
+    return max(1, LOGITS["cpu" if device.type == "cpu" else "cuda"] // width)
+
+
 def _chunks(logits: Tensor) -> list[slice]:
     """Rows of logits [n, V] that pass by pass stay where they are quickly read; the products take all rows at once."""
-    size = max(1, LOGITS["cpu" if logits.device.type == "cpu" else "cuda"] // logits.shape[1])
+    size = rows_at_once(logits.shape[1], logits.device)
     return [slice(start, start + size) for start in range(0, len(logits), size)]

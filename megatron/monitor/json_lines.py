@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.errors import UserError
+from megatron.monitor.curve import Curve
 from megatron.monitor.sinks import Record, Scalars
 
 
@@ -15,18 +16,18 @@ class MetricsFileError(UserError):
 
 
 class JsonLines:
-    """Appends to `<folder>/metrics.jsonl`; each record reaches the operating system whole, in one write, before the call returns.
+    """Appends to `<folder>/<name>`; each record reaches the operating system whole, in one write, before the call returns.
 
     A run that was killed in the middle of a write leaves half a line: it is ended, so that the next record starts on a line of its own.
     A record that cannot be written (a full disk) is kept in memory and written before the next one.
     """
 
-    name = "metrics.jsonl"
     keeps_unwritten = True
 
-    def __init__(self, folder: str | Path):
+    def __init__(self, folder: str | Path, name: str = "metrics.jsonl"):
         """Create the folder and the file. Raises MetricsFileError where that is impossible."""
-        path = Path(folder) / "metrics.jsonl"
+        self.name = name
+        path = Path(folder) / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "ab+", buffering=0)  # noqa: SIM115 (open as long as the run)
@@ -38,6 +39,9 @@ class JsonLines:
     def write(self, record: Record, scalars: Scalars) -> None:
         self._unwritten += to_json(record).encode() + b"\n"
         self._drain()
+
+    def curve(self, curve: Curve) -> None:
+        """Nothing: the points are lines already."""
 
     def close(self) -> None:
         try:
@@ -53,7 +57,7 @@ class JsonLines:
 
 def to_json(record: Record) -> str:
     """One line of valid JSON. Floats with all their digits; those that JSON lacks become "NaN", "Infinity" and "-Infinity" (strings)."""
-    return json.dumps(_finite(record), allow_nan=False, ensure_ascii=False)
+    return json.dumps(finite(record), allow_nan=False, ensure_ascii=False)
 
 
 def read_json_lines(path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
@@ -85,11 +89,12 @@ def as_float(value: Any) -> Any:
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same value, floats that JSON lacks as strings."""
     if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
+        return {name: finite(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from megatron.monitor.curve import Curve
 from megatron.monitor.json_lines import JsonLines
 from megatron.monitor.sinks import Record, Scalars, Sink, evaluation_scalars, plain, positional_scalars, training_scalars
 from megatron.monitor.tensorboard import TensorBoard
@@ -24,7 +25,10 @@ class NullMetrics:
     def training(self, record: Record) -> None:
         """Nothing."""
 
-    def evaluation(self, record: Record) -> None:
+    def evaluation(self, record: Record, facts: Record) -> None:
+        """Nothing."""
+
+    def curve(self, curve: Curve) -> None:
         """Nothing."""
 
     def positional(self, record: Record) -> None:
@@ -39,8 +43,8 @@ class Metrics(NullMetrics):
 
     `config` is the configuration, flat or by group, for the places that show it; `start_step` is the step that the run goes on from.
     `tensorboard_dir` and `wandb` (see `wandb_settings`) are optional places: absent packages and failures are said once, through `say`,
-    and that place is left out from then on. `log_dir` is where metrics.jsonl goes; that it cannot be written at the start is the user's
-    to mend (MetricsFileError, a UserError), and later failures are said once while the lines wait in memory.
+    and that place is left out from then on. `log_dir` is where metrics.jsonl and evaluations.jsonl go; that they cannot be written at the
+    start is the user's to mend (MetricsFileError, a UserError), and later failures are said once while the lines wait in memory.
     A resumed run appends: for a step that was trained twice, the later line counts.
     """
 
@@ -57,8 +61,10 @@ class Metrics(NullMetrics):
         self._say = say
         self._failing: set[str] = set()
         self._sinks: list[Sink] = []
+        self._evaluations: list[Sink] = []  # that take nothing else
         if log_dir is not None:
             self._sinks.append(JsonLines(log_dir))
+            self._evaluations.append(JsonLines(log_dir, "evaluations.jsonl"))
         if tensorboard_dir is not None:
             self._open("tensorboard_dir", "requirements-tensorboard.txt", lambda: TensorBoard(tensorboard_dir, config, start_step))
         if wandb is not None:
@@ -66,19 +72,29 @@ class Metrics(NullMetrics):
 
     def training(self, record: Record) -> None:
         """`{"step", "lm_loss", "learning_rate", "grad_norm", "loss_scale", "tokens", "tokens_per_second", "seconds", "tflops", ...}`."""
-        self._write(record, training_scalars)
+        self._write(record, training_scalars, self._sinks)
 
-    def evaluation(self, record: Record) -> None:
-        """`{"step", "split", "protocol", "eval_length", "scored_tokens", "loss", "perplexity", "stderr", ...}`."""
-        self._write(record, evaluation_scalars)
+    def evaluation(self, record: Record, facts: Record) -> None:
+        """`{"step", "split", "protocol", "eval_length", "scored_tokens", "loss", "perplexity", "stderr", ...}`.
+
+        `facts` say what was evaluated, for evaluations.jsonl alone: its lines are read without the run's other files.
+        """
+        self._write(record, evaluation_scalars, self._sinks)
+        self._write({**facts, **record}, evaluation_scalars, self._evaluations)
+
+    def curve(self, curve: Curve) -> None:
+        """Perplexity by length at one step; nothing for a single point."""
+        if len(curve.points()) > 1:
+            self._pass(self._sinks, lambda sink: sink.curve(curve))
 
     def positional(self, record: Record) -> None:
         """`{"step", "positional": {"layer0": {...}, ...}}`: figures of the learnt positional encodings, once an evaluation."""
-        self._write(record, positional_scalars)
+        self._write(record, positional_scalars, self._sinks)
 
     def close(self) -> None:
         """Write what is in memory; the object is of no use afterwards. Safe to call twice."""
-        sinks, self._sinks = self._sinks, []
+        sinks = [*self._sinks, *self._evaluations]
+        self._sinks, self._evaluations = [], []
         for sink in sinks:
             try:
                 sink.close()
@@ -95,12 +111,15 @@ class Metrics(NullMetrics):
         except Exception as error:
             self._say(f"{key}: nothing is logged there, because it could not be started: {_reason(error)}.")
 
-    def _write(self, record: Record, scalars_of: Callable[[Record], Scalars]) -> None:
+    def _write(self, record: Record, scalars_of: Callable[[Record], Scalars], sinks: list[Sink]) -> None:
         record = plain(record)
         scalars = scalars_of(record)
-        for sink in list(self._sinks):
+        self._pass(sinks, lambda sink: sink.write(record, scalars))
+
+    def _pass(self, sinks: list[Sink], on: Callable[[Sink], None]) -> None:
+        for sink in list(sinks):
             try:
-                sink.write(record, scalars)
+                on(sink)
             except Exception as error:
                 self._failed(sink, error)
             else:

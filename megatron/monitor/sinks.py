@@ -3,10 +3,17 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from megatron.monitor.curve import Curve
+
 Record = Mapping[str, Any]
 Scalars = dict[str, float]  # a curve's name -> its value
 
-BOOKKEEPING = frozenset({"step", "split", "protocol", "eval_length", "scored_tokens"})  # say what was measured, and are not measurements
+BOOKKEEPING = frozenset(
+    {"step", "split", "protocol", "eval_length", "stride", "sequences", "scored_tokens"}
+)  # say what was measured, and are not measurements
+
+
+USUAL = "last"  # protocol of every evaluation unless eval_protocols says otherwise
 
 
 class Sink(Protocol):
@@ -18,6 +25,9 @@ class Sink(Protocol):
     def write(self, record: Record, scalars: Scalars) -> None:
         """One record, of the training step `record["step"]`; the same measurements as points of curves."""
 
+    def curve(self, curve: Curve) -> None:
+        """A curve over the evaluation length, where the place can show one."""
+
     def close(self) -> None:
         """Write what is still in memory."""
 
@@ -28,10 +38,18 @@ def training_scalars(record: Record) -> Scalars:
 
 
 def evaluation_scalars(record: Record) -> Scalars:
-    """One name per length: `{"split": "valid", "eval_length": 1024, "perplexity": 9.1}` -> `{"valid/perplexity/1024": 9.1}`."""
-    split = record.get("split", "valid")
+    """One name per length: `{"split": "valid", "eval_length": 1024, "perplexity": 9.1}` -> `{"valid/perplexity/1024": 9.1}`.
+
+    Protocols but the usual one have their name in it: `valid/sliding/perplexity/1024`.
+    """
     ending = f"/{record['eval_length']}" if "eval_length" in record else ""
-    return {f"{split}/{name}{ending}": value for name, value in _numbers(record)}
+    return {f"{evaluation_name(record)}/{name}{ending}": value for name, value in _numbers(record)}
+
+
+def evaluation_name(record: Record) -> str:
+    """`valid`, or `valid/sliding` for a protocol that is not the usual one."""
+    split, protocol = record.get("split", "valid"), record.get("protocol", USUAL)
+    return split if protocol == USUAL else f"{split}/{protocol}"
 
 
 def positional_scalars(record: Record) -> Scalars:

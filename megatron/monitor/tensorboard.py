@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from megatron.monitor.curve import Curve, draw
 from megatron.monitor.sinks import Record, Scalars
 
 
 class TensorBoard:
-    """Scalars `train/lm_loss`, `valid/perplexity/1024`, ...; the configuration as a text."""
+    """Scalars `train/lm_loss`, `valid/perplexity/1024`, ...; perplexity by length as an image a step; the configuration as a text."""
 
     name = "TensorBoard"
     keeps_unwritten = False
@@ -27,6 +28,9 @@ class TensorBoard:
     def write(self, record: Record, scalars: Scalars) -> None:
         for name, value in scalars.items():
             self._writer.add_scalar(name, value, record["step"])
+
+    def curve(self, curve: Curve) -> None:
+        self._writer.add_image(curve.name, draw(curve), curve.step, dataformats="HWC")
 
     def close(self) -> None:
         self._writer.close()

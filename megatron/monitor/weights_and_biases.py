@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from megatron.monitor.curve import Curve
 from megatron.monitor.sinks import Record, Scalars
 
 if TYPE_CHECKING:
@@ -44,6 +45,12 @@ class WeightsAndBiases:
 
     def write(self, record: Record, scalars: Scalars) -> None:
         self._run.log({"step": record["step"], **scalars})
+
+    def curve(self, curve: Curve) -> None:
+        import wandb
+
+        table = wandb.Table(data=[list(point) for point in curve.points()], columns=["length", "perplexity"])
+        self._run.log({"step": curve.step, curve.name: wandb.plot.line(table, "length", "perplexity", title=curve.name)})
 
     def close(self) -> None:
         self._run.finish()

@@ -18,15 +18,20 @@ def over_heads(name: str, values: Tensor) -> dict[str, float]:
     return {f"{name}_min": values.min().item(), f"{name}_mean": values.mean().item(), f"{name}_max": values.max().item()}
 
 
-@torch.no_grad()
 def effective_lengths(encoding: "PositionalEncoding") -> dict[str, float]:
-    """Per head, the distance in tokens at which the bias first falls below -2; the furthest one tried where it never does.
+    """Figures of `effective_distances`, the furthest distance tried where the bias never falls so low.
 
     A bias that depends on the query's position too (FIRE) is taken at the last position of the training length.
     """
     reach = FURTHEST if encoding.translation_invariant else encoding.seq_length - 1
+    lengths = effective_distances(encoding, reach)
+    return {f"effective_length_head{head}": float(reach if length is None else length) for head, length in enumerate(lengths)}
+
+
+@torch.no_grad()
+def effective_distances(encoding: "PositionalEncoding", reach: int) -> list[int | None]:
+    """Per head, the distance in tokens at which the bias of a query at position `reach` first falls below -2; None: never."""
     positions = torch.arange(reach + 1, device=encoding.like.device)
     bias = encoding.bias(positions[-1:], positions)[:, 0].flip(-1)  # [h, distances 0 .. reach]
     below = bias < NEGLIGIBLE
-    lengths = torch.where(below.any(dim=-1), below.int().argmax(dim=-1), reach)
-    return {f"effective_length_head{head}": float(length) for head, length in enumerate(lengths.tolist())}
+    return [distance if found else None for distance, found in zip(below.int().argmax(dim=-1).tolist(), below.any(dim=-1), strict=True)]

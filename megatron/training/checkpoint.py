@@ -126,6 +126,12 @@ def damage(folder: Path) -> str | None:
     return None
 
 
+def fingerprint(folder: Path) -> str:
+    """16 hexadecimal digits that are a checkpoint's own: of its files' hashes, as the manifest holds them."""
+    _, records = read_manifest(folder)
+    return hashlib.sha256("".join(records[name]["sha256"] for name in sorted(records)).encode()).hexdigest()[:16]
+
+
 def read_layout(folder: Path) -> Layout:
     """The layout a whole checkpoint was saved with."""
     return read_manifest(folder)[0]

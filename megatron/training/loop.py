@@ -12,7 +12,7 @@ import torch
 from megatron.config import Config
 from megatron.data.build import Data
 from megatron.data.loader import training_batches
-from megatron.evaluation.last_tokens import Interrupted
+from megatron.evaluation.scoring import Interrupted
 from megatron.monitor.devices import peak_tflops
 from megatron.monitor.flops import flops_per_token, model_flops_utilisation
 from megatron.monitor.metrics import NullMetrics

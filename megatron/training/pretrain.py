@@ -9,8 +9,9 @@ from pathlib import Path
 from megatron.config import Config, ConfigError
 from megatron.config.dump import dump_yaml
 from megatron.data.build import Data, build_data
-from megatron.evaluation.last_tokens import Interrupted
+from megatron.evaluation.known import read_known
 from megatron.evaluation.report import write_results
+from megatron.evaluation.scoring import Interrupted
 from megatron.files import check_writable, write_atomically
 from megatron.launch import exit_codes
 from megatron.monitor.metrics import Metrics, NullMetrics
@@ -58,12 +59,22 @@ def pretrain(config: Config) -> int:
         )
         processes = start_processes(config)
         start = processes.on_first(lambda: check_start(config, find_start(config), layout_of(config, processes)))
-        evaluator = Evaluator(config, data, processes)
+        evaluator = build_evaluator(config, data, processes, start)
         for folder in filter(None, (config.logging.log_dir, config.checkpoint.save if config.evaluation.do_train else None)):
             processes.on_first(partial(check_writable, Path(folder)))
         code = run(config, tokenizer, data, processes, start, evaluator, stop)
         processes.barrier()  # none leaves while another may still need it
         return code
+
+
+def build_evaluator(config: Config, data: Data, processes: Processes, start: Start) -> Evaluator:
+    """The evaluator; where nothing is trained, it knows the checkpoint, and what evaluations.jsonl holds of it unless eval_again is set."""
+    if config.evaluation.do_train:
+        return Evaluator(config, data, processes)
+    checkpoint_of = processes.on_first(lambda: checkpoint.fingerprint(start.folder))
+    path = Path(config.logging.log_dir) / "evaluations.jsonl"
+    known = {} if config.evaluation.eval_again else processes.on_first(lambda: read_known(path, checkpoint_of))
+    return Evaluator(config, data, processes, checkpoint_of, known)
 
 
 def check_tokenizer(config: Config, tokenizer: Tokenizer) -> None:
@@ -122,7 +133,7 @@ def run(
     with closing(
         Progress(config.training.train_iters, start.step, config.logging.progress) if processes.is_first else NullProgress()
     ) as progress:
-        for message in (*config.notices, *start.messages):
+        for message in (*config.notices, *start.messages, *evaluator.notices):
             progress.say(message)
         weights_folder = start.folder if start.weights_only else None
         engine = build_engine(config, tokenizer.vocab_size, processes, weights_folder, adapt=start.adapt)
@@ -166,14 +177,21 @@ def train_and_evaluate(
             return stopped
     last_step = max(start.step, last) if training else start.step
     try:
-        results = evaluator.final(engine, last_step, metrics, progress, stop.agreed(processes))
+        found = evaluator.final(engine, last_step, metrics, progress, stop.agreed(processes))
     except Interrupted:
         progress.say("stopped during the last evaluation: the same command goes on there.")
-        return stopped
-    if processes.is_first and results:
-        write_results(Path(config.logging.log_dir) / "results.json", config, last_step, results)
-    if lost := [f"{split} at {row.eval_length:,}" for split, rows in results.items() for row in rows if not math.isfinite(row.loss)]:
-        progress.say(f"error: the loss is not finite: {', '.join(lost)}. The weights or the number format do not carry that length.")
+        return stopped if training else exit_codes.STOPPED_RESUME_ME
+    records = [record for of_split in found.records.values() for record in of_split]
+    if processes.is_first and any(record["protocol"] == "last" for record in records):
+        write_results(Path(config.logging.log_dir) / "results.json", config, last_step, found.records)
+    lost = [f"{record['split']} at {record['eval_length']:,}" for record in records if not math.isfinite(record["loss"])]
+    if lost:
+        progress.say(
+            f"error: the loss is not finite: {', '.join(dict.fromkeys(lost))}. The weights or the number format do not carry that length."
+        )
+    if found.left_out:
+        progress.say(f"error: not evaluated for want of memory: {', '.join(found.left_out)}.")
+    if lost or found.left_out:
         return exit_codes.FAILED
     return exit_codes.DONE
 

@@ -28,6 +28,7 @@ EVALUATION = {
     "stderr": 0.01,
 }
 
+FACTS = {"run": "a", "checkpoint": None}
 POSITIONAL = {"step": 10, "positional": {"layer0": {"a_mean": 0.5, "p_mean": 1.5}, "layer1": {"a_mean": 0.25, "p_mean": 1.0}}}
 
 
@@ -75,7 +76,7 @@ def test_lines_are_records_at_full_precision_and_flushed(tmp_path):
     metrics = Metrics(tmp_path / "new" / "logs", config={})
     metrics.training(TRAINING)
     assert lines(tmp_path / "new/logs") == [TRAINING]  # before close; floats compare exactly
-    metrics.evaluation(EVALUATION)
+    metrics.evaluation(EVALUATION, FACTS)
     assert lines(tmp_path / "new/logs") == [TRAINING, EVALUATION]
     assert list(lines(tmp_path / "new/logs")[0]) == list(TRAINING)
     metrics.close()
@@ -212,8 +213,8 @@ def test_tensorboard_holds_one_name_per_length(tmp_path):
     metrics = Metrics(None, tensorboard_dir=tmp_path, config={"model": {"hidden_size": 64}})
     metrics.training(TRAINING)
     metrics.training({**TRAINING, "step": 20, "lm_loss": math.nan})
-    metrics.evaluation(EVALUATION)
-    metrics.evaluation({**EVALUATION, "eval_length": 2048, "perplexity": 4.0})
+    metrics.evaluation(EVALUATION, FACTS)
+    metrics.evaluation({**EVALUATION, "eval_length": 2048, "perplexity": 4.0}, FACTS)
     metrics.close()
     scalars, events = read_events(tmp_path)
     assert [step for step, _ in scalars["train/lm_loss"]] == [10, 20]
@@ -254,7 +255,7 @@ def test_absent_tensorboard_is_said_once(tmp_path, monkeypatch):
 def test_wandb_gets_configuration_and_figures(wandb):
     metrics = Metrics(None, wandb={"project": "p", "name": "n", "host": "https://wandb.example"}, config={"lr": 0.1})
     metrics.training(TRAINING)
-    metrics.evaluation(EVALUATION)
+    metrics.evaluation(EVALUATION, FACTS)
     metrics.close()
     assert wandb.arguments == {"config": {"lr": 0.1}, "project": "p", "name": "n", "settings": {"base_url": "https://wandb.example"}}
     assert wandb.run.metrics == [("step", None), ("*", "step")]
@@ -304,7 +305,7 @@ def test_real_wandb_offline(tmp_path, monkeypatch):
     said = []
     metrics = Metrics(None, wandb={"project": "p"}, config={"lr": 0.1}, say=said.append)
     metrics.training(TRAINING)
-    metrics.evaluation(EVALUATION)
+    metrics.evaluation(EVALUATION, FACTS)
     metrics.close()
     assert said == [] and list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
 
@@ -326,7 +327,7 @@ def test_other_processes_write_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     metrics = NullMetrics()
     metrics.training(TRAINING)
-    metrics.evaluation(EVALUATION)
+    metrics.evaluation(EVALUATION, FACTS)
     metrics.positional(POSITIONAL)
     metrics.close()
     assert list(tmp_path.iterdir()) == []
