@@ -2,18 +2,15 @@
 
     python tools/analysis/plot_perplexity.py logs/kerple/metrics.jsonl logs/dape/results.json --output perplexity.png
 
-Reads the evaluation lines of a metrics.jsonl (the last evaluation, or that of --step) or a results.json. The training length and the run's
-name come from results.json itself, from the config.yml beside a metrics.jsonl, or from --train-length and --labels.
+Reads the evaluation lines of a metrics.jsonl or evaluations.jsonl (the last evaluation, or that of --step) or a results.json. The training
+length and the run's name come from results.json itself, from the config.yml beside the lines, or from --train-length and --labels.
 """
 
 import argparse
-import json
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,17 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from megatron.errors import UserError  # noqa: E402
-from megatron.monitor.json_lines import as_float, read_json_lines  # noqa: E402
+from tools.analysis.images import save  # noqa: E402
+from tools.analysis.records import (  # noqa: E402
+    Placed,
+    Record,
+    choose,
+    is_evaluation,
+    is_whole,
+    perplexity_error,
+    read_lines,
+    read_results,
+)
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,8 @@ class Point:
 
     @property
     def error(self) -> float:
-        """The standard error of the perplexity, to first order: d exp(loss) = exp(loss) d loss. 0 where it is not known."""
-        return self.perplexity * self.stderr if self.stderr is not None and math.isfinite(self.stderr) else 0.0
+        """The standard error of the perplexity; 0 where it is not known."""
+        return perplexity_error(self.perplexity, self.stderr)
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ def read_curve(
     path: Path, split: str = "valid", step: int | None = None, protocol: str | None = None, train_length: int | None = None
 ) -> Curve:
     """One file's curve. Raises UserError where the file cannot be read, or holds no such evaluation (and says what it does hold)."""
-    records, facts = read_results(path) if path.suffix == ".json" else read_metrics(path)
+    records, facts = read_run(path)
     evaluations = [record for where, record in records if is_evaluation(record, where)]
     if not evaluations:
         raise UserError(f"{path}: holds no evaluation. Lines with eval_length and perplexity come at each eval_interval and at the end.")
@@ -118,37 +125,18 @@ def read_curve(
     )
 
 
-def read_metrics(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], Facts]:
-    """The records of a metrics.jsonl, each with its "file:line", and what the config.yml beside it says (nothing where there is none)."""
-    records, broken = read_json_lines(path)
-    if broken and not records:
-        raise UserError(f"{path}: is no metrics.jsonl: not one line is a JSON object.")
-    if broken:
-        print(f"note: {path}: not a JSON object and left out: line {', '.join(map(str, broken))}", file=sys.stderr)
-    lines = enumerate(path.read_bytes().split(b"\n"), start=1)
-    places = [f"{path}:{number}" for number, line in lines if line.strip() and number not in broken]
+def read_run(path: Path) -> tuple[Placed, Facts]:
+    """The records of a file, and what it, or the config.yml beside it (nothing where there is none), says about the run."""
+    if path.suffix == ".json":
+        records, content = read_results(path)
+        return records, read_facts(content, "training_length", path)
     beside = path.parent / "config.yml"
+    records = read_lines(path)
     try:
         keys = yaml.safe_load(beside.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         keys = None
-    return list(zip(places, records, strict=False)), read_facts(keys if isinstance(keys, dict) else {}, "seq_length", beside)
-
-
-def read_results(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], Facts]:
-    """The records of a results.json, each with its place, and what it says about the run."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise UserError(f"{path}: is not valid JSON: {error}.") from error
-    records = content.get("results") if isinstance(content, dict) else None
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise UserError(f"{path}: is no results file: it has no list of objects called `results`.")
-    placed = [(f"{path}: results[{index}]", record) for index, record in enumerate(records)]
-    facts = read_facts(content, "training_length", path)
-    return [(where, {name: as_float(value) for name, value in record.items()}) for where, record in placed], facts
+    return records, read_facts(keys if isinstance(keys, dict) else {}, "seq_length", beside)
 
 
 def read_facts(keys: dict[str, Any], length_key: str, path: Path) -> Facts:
@@ -161,47 +149,7 @@ def read_facts(keys: dict[str, Any], length_key: str, path: Path) -> Facts:
     return Facts(name, length)
 
 
-def is_evaluation(record: dict[str, Any], where: str) -> bool:
-    """Whether a record is an evaluation; UserError where it is one whose fields cannot be right."""
-    if "eval_length" not in record or "perplexity" not in record:
-        return False
-    optional = ("loss", "stderr", "step", "split", "protocol")
-    faults = {
-        "eval_length": "a number of tokens (at least 1)" if not (is_whole(record["eval_length"]) and record["eval_length"] > 0) else "",
-        "step": "a whole number" if not is_whole(record.get("step")) else "",
-        "split": "a text" if not isinstance(record.get("split"), str) else "",
-        "protocol": "a text" if not isinstance(record.get("protocol"), str) else "",
-        "loss": number_fault(record.get("loss")),
-        "perplexity": number_fault(record["perplexity"]) or ("more than 0" if record["perplexity"] <= 0 else ""),
-        "stderr": number_fault(record.get("stderr")) or ("at least 0" if record["stderr"] < 0 else ""),
-    }
-    for name, wanted in faults.items():
-        if wanted and not (name in optional and record.get(name) is None):
-            raise UserError(f"{where}: {name} of an evaluation is {record.get(name)!r}, not {wanted}.")
-    return True
-
-
-def is_whole(value: Any) -> bool:
-    """Whether a value is a whole number that a float can hold; true and false are none."""
-    return isinstance(value, int) and not number_fault(value)
-
-
-def number_fault(value: Any) -> str:
-    """What a value is not, or "" for a number (NaN and infinity are; true, false and whole numbers beyond a float are not)."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return "" if number and not (isinstance(value, int) and abs(value) > sys.float_info.max) else "a number"
-
-
-def choose(records: list[dict[str, Any]], name: str, wanted: Any, path: Path) -> list[dict[str, Any]]:
-    """The records whose `name` is `wanted`; UserError with the values there are, where there is none."""
-    chosen = [record for record in records if record.get(name) == wanted]
-    if not chosen:
-        there = ", ".join(map(str, dict.fromkeys(record.get(name) for record in records)))
-        raise UserError(f"{path}: holds no evaluation of {name} {wanted}, only of {there}. Choose one with --{name}.")
-    return chosen
-
-
-def point(record: dict[str, Any]) -> Point:
+def point(record: Record) -> Point:
     """An evaluation as a point; a loss that is missing follows from the perplexity."""
     loss, perplexity = record.get("loss"), record["perplexity"]
     return Point(record["eval_length"], math.log(perplexity) if loss is None else loss, perplexity, record.get("stderr"))
@@ -256,20 +204,6 @@ def draw(curves: Sequence[Curve], title: str) -> Figure:
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write the PNG whole or not at all: under a temporary name in the same folder, then renamed. Raises UserError where it cannot."""
-    temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(temporary, format="png", dpi=150)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"--output: cannot write {path}: {error.strerror}.") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def print_table(curves: Sequence[Curve]) -> None:
