@@ -184,7 +184,7 @@ class _Checks:
         elif positional.dape_form == "s+b+f(b)":
             self.say(
                 "dape_information_leakage",
-                f"dape_form: s+b+f(b){self._also('dape_form')} reads the bias alone, which knows nothing of the later tokens; choose another.",
+                f"dape_form: s+b+f(b){self._also('dape_form')} reads the bias alone, which knows nothing of the text; choose another.",
             )
 
     def position_sampling(self, method: ResolvedMethod) -> None:

@@ -13,7 +13,6 @@ from megatron.config.dump import dump_yaml
 from megatron.config.methods import DAPE_OPTIONS, resolve
 from tests.config.config_files import CONFIGS, write
 
-
 SHARED = "ablations/dape_125M.yml"
 
 

@@ -13,9 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 ALONE = [*sorted(CONFIGS.glob("recipes/*.yml")), CONFIGS / "demo.yml"]
 MODELS, METHODS, LENGTHS, CORPORA = (sorted(CONFIGS.glob(f"{folder}/*.yml")) for folder in ("models", "pos_emb", "train_length", "data"))
+SHARED, *ABLATIONS = sorted(CONFIGS.glob("ablations/*.yml"))
 SETUP, SMALL = CONFIGS / "local_setup.yml", CONFIGS / "models/125M.yml"
 COMBINATIONS = [
     *([path] for path in ALONE),
+    *([SHARED, path] for path in ABLATIONS),
     *([path, SETUP] for path in MODELS),
     *([SMALL, method, LENGTHS[0], SETUP] for method in METHODS),
     *([SMALL, METHODS[0], length, CORPORA[0]] for length in LENGTHS),
