@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from megatron.config.methods import ResolvedMethod
+from megatron.config.methods import METHODS, ResolvedMethod
 
 NAMES = {
     "none": "NoPE",
@@ -45,7 +45,7 @@ COLOURS = {  # the ten that are compared most are far apart; the others are ligh
     "bipe_rotary": "#ff9896",
     "bipe_alibi": "#b35900",
 }
-MARKERS = "osD^vP*X"
+MARKERS = "osD^vP*X<>p"
 DEFAULT_FORM = "s+b+f(s,b)"
 
 
@@ -81,12 +81,13 @@ def departures(encoding: ResolvedMethod, settings: dict[str, Any]) -> list[str]:
 
 
 def styles(methods: Sequence[tuple[str, ResolvedMethod, int]]) -> dict[str, Style]:
-    """A style for each (label, encoding, kernel). Colour: the base method; line: the map; marker: the rest."""
-    seen, found = Counter(), {}
+    """A style for each (label, encoding, kernel). Colour and marker are the base method's, the line is the map's; where all is the same,
+    markers differ."""
+    seen, found, bases = Counter(), {}, list(METHODS)
     for label, encoding, kernel in methods:
         if label not in found:
-            colour = COLOURS.get(encoding.base, "#444444")
             line = "-" if not encoding.mapped else "--" if kernel == 1 else ":"
-            found[label] = Style(colour, line, MARKERS[seen[colour, line] % len(MARKERS)])
-            seen[colour, line] += 1
+            place = bases.index(encoding.base) + seen[encoding.base, line]
+            found[label] = Style(COLOURS.get(encoding.base, "#444444"), line, MARKERS[place % len(MARKERS)])
+            seen[encoding.base, line] += 1
     return found

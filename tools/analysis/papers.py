@@ -24,14 +24,18 @@ class PaperRow:
 
     method: Method
     source: str  # "KERPLE: 162M, ArXiv, non_overlapping"
-    perplexities: dict[int, float]  # by evaluation length
+    perplexities: dict[int, str]  # by evaluation length, with the paper's digits
 
 
 def paper_rows(comparison: Comparison, training_length: int) -> list[PaperRow]:
     """The papers' rows for the methods of one training length, method by method."""
-    published = [each for each in read_figures() if each["training_length"] == training_length]
+    published = [each for each in read_figures() if int(each["training_length"]) == training_length]
     return [
-        PaperRow(method, f"{each['paper']}: {each['size']}, {each['data']}, {each['protocol']}", each["perplexity"][method.encoding.name])
+        PaperRow(
+            method,
+            f"{each['paper']}: {each['size']}, {each['data']}, {each['protocol']}",
+            {int(length): digits for length, digits in each["perplexity"][method.encoding.name].items()},
+        )
         for method in comparison.methods
         if method.training_length == training_length and is_papers(method)
         for each in published
@@ -45,5 +49,5 @@ def is_papers(method: Method) -> bool:
 
 
 def read_figures() -> Sequence[dict[str, Any]]:
-    """The content of paper_figures.yml."""
-    return yaml.safe_load(FIGURES.read_text(encoding="utf-8"))
+    """The content of paper_figures.yml, numbers as they are written."""
+    return yaml.load(FIGURES.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)

@@ -76,7 +76,12 @@ def describe_curve(curve: PositionCurve) -> dict[str, Any]:
 def describe_papers(comparison: Comparison) -> list[dict[str, Any]]:
     """The papers' figures that stand beside the measured ones."""
     return [
-        {"method": row.method.label, "training_length": length, "source": row.source, "perplexities": row.perplexities}
+        {
+            "method": row.method.label,
+            "training_length": length,
+            "source": row.source,
+            "perplexities": {length: float(digits) for length, digits in row.perplexities.items()},
+        }
         for length in comparison.training_lengths
         for row in paper_rows(comparison, length)
     ]

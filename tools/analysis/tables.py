@@ -69,7 +69,7 @@ def measured(table: Table, split: str) -> Sheet:
 
 def beside_papers(tables: Sequence[Table], papers: Sequence[PaperRow], training_length: int) -> Sheet:
     """The papers' perplexities, and above those of each method what was measured here."""
-    rows = [(row.method.label, row.source, {length: f"{value:g}" for length, value in row.perplexities.items()}) for row in papers]
+    rows = [(row.method.label, row.source, row.perplexities) for row in papers]
     named = dict.fromkeys(label for label, _, _ in rows)
     here = [
         (method.label, f"measured here: {table.name}", {length: show(each.mean) for length, each in cells.items()})
