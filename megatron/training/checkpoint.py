@@ -115,14 +115,17 @@ def damage(folder: Path) -> str | None:
         _, records = read_manifest(folder)
     except CheckpointError as error:
         return str(error)
-    for name, record in records.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{path}: missing, the manifest lists it"
-        if path.stat().st_size != record["size"]:
-            return f"{path}: {path.stat().st_size} bytes, the manifest says {record['size']}"
-        if file_record(path)["sha256"] != record["sha256"]:
-            return f"{path}: its content does not have the manifest's SHA-256"
+    return next((problem for name, record in records.items() if (problem := damage_of_file(folder / name, record))), None)
+
+
+def damage_of_file(path: Path, record: dict[str, Any]) -> str | None:
+    """How a file differs from its record in the manifest, or None."""
+    if not path.is_file():
+        return f"{path}: missing, the manifest lists it"
+    if path.stat().st_size != record["size"]:
+        return f"{path}: {path.stat().st_size} bytes, the manifest says {record['size']}"
+    if file_record(path)["sha256"] != record["sha256"]:
+        return f"{path}: its content does not have the manifest's SHA-256"
     return None
 
 

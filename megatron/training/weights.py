@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,28 @@ IN_A_MAP = ".score_map."
 NAMES_SHOWN = 6
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Parameter name -> tensor on the CPU, from a whole `global_stepN` folder (see checkpoint.choose_checkpoint)."""
+def read_weights(folder: Path, *, lazy: bool = False) -> dict[str, Tensor]:
+    """Parameter name -> tensor on the CPU, from a whole `global_stepN` folder (see checkpoint.choose_checkpoint).
+
+    They stay in the file until they are used; those of ZeRO-3 are put together from its shards, with `lazy` by their `contiguous()`.
+    """
     if read_layout(folder).zero_stage == 3:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-        with redirect_stdout(io.StringIO()):  # it reports each of its steps
-            return dict(get_fp32_state_dict_from_zero_checkpoint(str(folder.parent), tag=folder.name))
-    return _read_states(folder)["module"]
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # it reports each of its steps
+            return dict(get_fp32_state_dict_from_zero_checkpoint(str(folder.parent), tag=folder.name, lazy_mode=lazy))
+    return read_states(folder)["module"]
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:
     """The configuration of the run that saved a checkpoint, group -> key -> value as in `Config.model_dump`."""
-    return _read_states(folder)["configuration"]
+    return read_states(folder)["configuration"]
+
+
+def read_states(folder: Path) -> dict[str, Any]:
+    """What DeepSpeed saved for the first process, the run's own state among it; tensors are read from the file when they are used."""
+    prefix = "zero_pp_rank_0_" if read_layout(folder).zero_stage == 3 else ""
+    return torch.load(folder / f"{prefix}mp_rank_00_model_states.pt", map_location="cpu", weights_only=True, mmap=True)
 
 
 def fitting_weights(model: GPT, folder: Path, *, adapt: bool = False) -> dict[str, Tensor]:
@@ -81,12 +90,6 @@ def fill(model: GPT, weights: Mapping[str, Tensor]) -> None:
         with whole([parameter], write=True):
             if name in weights:
                 parameter.copy_(weights[name])
-
-
-def _read_states(folder: Path) -> dict[str, Any]:
-    """What DeepSpeed saved for the first process; tensors are read from the file when they are used."""
-    prefix = "zero_pp_rank_0_" if read_layout(folder).zero_stage == 3 else ""
-    return torch.load(folder / f"{prefix}mp_rank_00_model_states.pt", map_location="cpu", weights_only=False, mmap=True)
 
 
 def _some(names: list[str]) -> str:
