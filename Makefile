@@ -1,4 +1,5 @@
-# Two commands: `make demo` shows the main result in minutes, `make test` runs the tests. Both make their own environment in .venv first.
+# `make demo` shows the main result in minutes, `make reproduce-small` the papers' comparison in less than an hour, `make test` runs the
+# tests. All make their own environment in .venv first.
 # PYTHON chooses the interpreter; PIP_ARGS goes to every pip install (for example to choose a CPU or CUDA index for torch).
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' requirements/requirements.txt)
 
-.PHONY: demo test test-slow install clean
+.PHONY: demo reproduce-small test test-slow install clean
 
 install: $(INSTALLED)
 
@@ -27,6 +28,10 @@ demo: $(INSTALLED)
 	$(BIN)/python tools/analysis/plot_perplexity.py demo/logs/results.json --output demo/perplexity.png
 	$(BIN)/python generate.py -d configs demo.yml
 
+reproduce-small: $(INSTALLED)
+	$(BIN)/python prepare_data.py stdlib -d reproduce_small/data --vocab-size 1024
+	$(BIN)/python tools/reproduce_small.py
+
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -q
 
@@ -34,4 +39,4 @@ test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m slow
 
 clean:
-	rm -rf demo
+	rm -rf demo reproduce_small

@@ -33,7 +33,7 @@ def test_no_file_is_left_out():
     known = {"models", "pos_emb", "train_length", "data", "recipes", "ablations"}
     assert {path.name for path in CONFIGS.iterdir() if path.is_dir()} == known
     assert all(files(folder) for folder in known)
-    assert {path.name for path in CONFIGS.glob("*.yml")} == {"local_setup.yml", "demo.yml"}
+    assert {path.name for path in CONFIGS.glob("*.yml")} == {"local_setup.yml", "demo.yml", "reproduce_small.yml"}
 
 
 @pytest.mark.parametrize("name", files("models"))
@@ -59,7 +59,7 @@ def test_corpora(name, tmp_path):
     check(["350M", "pos_emb/dape_v2_fire", "train_length/512", name], tmp_path)
 
 
-@pytest.mark.parametrize("name", [*files("recipes"), "demo.yml"])
+@pytest.mark.parametrize("name", [*files("recipes"), "demo.yml", "reproduce_small.yml"])
 def test_recipes_are_whole(name, tmp_path):
     check([name], tmp_path)
 

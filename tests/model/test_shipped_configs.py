@@ -11,7 +11,7 @@ from megatron.model.gpt import GPT
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
-ALONE = [*sorted(CONFIGS.glob("recipes/*.yml")), CONFIGS / "demo.yml"]
+ALONE = [*sorted(CONFIGS.glob("recipes/*.yml")), CONFIGS / "demo.yml", CONFIGS / "reproduce_small.yml"]
 MODELS, METHODS, LENGTHS, CORPORA = (sorted(CONFIGS.glob(f"{folder}/*.yml")) for folder in ("models", "pos_emb", "train_length", "data"))
 SHARED, *ABLATIONS = sorted(CONFIGS.glob("ablations/*.yml"))
 SETUP, SMALL = CONFIGS / "local_setup.yml", CONFIGS / "models/125M.yml"
