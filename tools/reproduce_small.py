@@ -7,7 +7,7 @@ Each run is `deepy.py train.py` with one process of one thread, as many at once 
 the same command goes on from the checkpoints, and leaves out what is finished. A method that fails does not stop the others.
 
 Written to <output>: runs/<method>_<seed>/ (logs, evaluations, checkpoints, and run.log, what the run said), and report/: the tables and
-figures of tools/analysis/compare.py, and orders.json: which of the papers' orders appear, by the thresholds that it states.
+figures of tools/analysis/compare.py, and orders.json and orders.md: which of the papers' orders appear, by the thresholds that it states.
 Exit codes: 0 done (whichever orders appear), 1 a run failed, 2 a mistake in the options, 75 stopped.
 """
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # one way to stop
-    console = Console()
+    console = Console(width=None if Console().is_terminal else 160)
     try:
         check_writable(options.output)
         plans = make_plans(options.config, options.methods, options.seeds, options.output)
@@ -87,7 +87,7 @@ def reproduce(plans: Sequence[Plan], jobs: int, output: Path, console: Console) 
     if finished:
         report(finished, output / "report")
         verdicts = judge(read_perplexities([plan.folder for plan in finished]), finished[0].config.model.seq_length)
-        write_verdicts(verdicts, output / "report" / "orders.json")
+        write_verdicts(verdicts, output / "report")
         show_verdicts(verdicts, console)
     return failed
 

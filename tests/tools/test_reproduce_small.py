@@ -96,6 +96,7 @@ def test_a_stopped_comparison_goes_on_and_one_failure_stops_no_other(config, tmp
     assert alike["figures"] == pytest.approx({"alibi": perplexity[0][16], "dape_alibi, kernel 3": perplexity[1][16]})
     assert verdicts["RoPE much worse from 32 tokens on"]["holds"] is None
     assert "ALiBi flat" in ended.stdout and "runs missing" in ended.stdout
+    assert len((output / "report/orders.md").read_text().splitlines()) == 2 + len(verdicts)
     assert (output / "report/table.md").is_file() and (output / "report/report.html").is_file()
 
     again = call(config, output, "alibi", "dape_v2_alibi")

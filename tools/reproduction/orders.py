@@ -20,6 +20,7 @@ FAR = 8  # times the training length is far beyond it
 LEAKS = 1.5  # a perplexity below is that of a model that sees what it predicts
 
 Perplexities = Mapping[tuple[str, int], Mapping[int, float]]  # (method without aliases, kernel) -> {evaluation length: perplexity}
+HEADER = ("order", "threshold", "appears", "figures that decide")
 PAIRS = (  # X, DAPE-X
     (("kerple_log", 1), ("dape_kerple_log", 1)),
     (("alibi", 1), ("dape_alibi", 1)),
@@ -118,15 +119,22 @@ def show(method: tuple[str, int]) -> str:
     return name if kernel == 1 else f"{name}, kernel {kernel}"
 
 
-def write_verdicts(verdicts: Sequence[Verdict], path: Path) -> None:
-    """As JSON."""
-    write_atomically(path, to_json({"orders": [asdict(verdict) for verdict in verdicts]}) + "\n")
+def write_verdicts(verdicts: Sequence[Verdict], folder: Path) -> None:
+    """orders.json, and orders.md for a page of documentation."""
+    write_atomically(folder / "orders.json", to_json({"orders": [asdict(verdict) for verdict in verdicts]}) + "\n")
+    lines = [HEADER, ("---",) * len(HEADER), *map(_cells, verdicts)]
+    write_atomically(folder / "orders.md", "".join(f"| {' | '.join(line)} |\n" for line in lines))
 
 
 def show_verdicts(verdicts: Sequence[Verdict], console: Console) -> None:
     """As a table, with the figures that decide."""
-    table = Table("order", "threshold", "appears", "figures", title="The papers' orders at this scale", show_lines=True)
+    table = Table(*HEADER, title="The papers' orders at this scale", show_lines=True)
     for verdict in verdicts:
-        holds = {True: "yes", False: "no", None: "runs missing"}[verdict.holds]
-        table.add_row(verdict.order, verdict.threshold, holds, ", ".join(f"{name}: {value:.4g}" for name, value in verdict.figures.items()))
+        table.add_row(*_cells(verdict))
     console.print(table)
+
+
+def _cells(verdict: Verdict) -> tuple[str, ...]:
+    """One for each of HEADER."""
+    holds = {True: "yes", False: "no", None: "runs missing"}[verdict.holds]
+    return verdict.order, verdict.threshold, holds, ", ".join(f"{name}: {value:.4g}" for name, value in verdict.figures.items())
