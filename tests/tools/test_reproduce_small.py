@@ -93,7 +93,7 @@ def test_a_stopped_comparison_goes_on_and_one_failure_stops_no_other(config, tmp
     results = [json.loads((run / "results.json").read_text())["results"] for run in runs]
     perplexity = [{record["eval_length"]: record["perplexity"] for record in records} for records in results]
     alike = verdicts["all methods within a few per cent at the training length (16)"]
-    assert alike["figures"] == pytest.approx({"alibi": perplexity[0][16], "dape_alibi, kernel 3": perplexity[1][16]})
+    assert alike["figures"] == pytest.approx({"ALiBi": perplexity[0][16], "DAPE V2-ALiBi, kernel 3": perplexity[1][16]})
     assert verdicts["RoPE much worse from 32 tokens on"]["holds"] is None
     assert "ALiBi flat" in ended.stdout and "runs missing" in ended.stdout
     assert len((output / "report/orders.md").read_text().splitlines()) == 2 + len(verdicts)

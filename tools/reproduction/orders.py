@@ -7,9 +7,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from megatron.config.methods import resolve
 from megatron.files import write_atomically
 from megatron.monitor.json_lines import to_json
 from tools.analysis.comparison import by_length, cell
+from tools.analysis.names import describe
 from tools.analysis.runs import gather, read_run
 
 FEW_PER_CENT = 0.05  # between the best and the worst method at the training length
@@ -114,9 +116,9 @@ def _beyond(curve: Mapping[int, float], start: int) -> Iterator[int]:
 
 
 def show(method: tuple[str, int]) -> str:
-    """("dape_kerple_log", 3) -> "dape_kerple_log, kernel 3"."""
+    """("dape_kerple_log", 3) -> "DAPE V2-KERPLE-log, kernel 3", as in the other tables."""
     name, kernel = method
-    return name if kernel == 1 else f"{name}, kernel {kernel}"
+    return describe(resolve(name), {"dape_kernel_size": kernel})
 
 
 def write_verdicts(verdicts: Sequence[Verdict], folder: Path) -> None:
